@@ -39,10 +39,10 @@ class Schedule:
     peak: float
     total: int
 
-    def _at(self, xp: Any, step: Any) -> Any:
+    def _at(self, xp: Any, step: object) -> Any:
         raise NotImplementedError
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: object) -> Any:
         """Return the learning rate after `step` steps: a float, or for an array (traced or not) one of its library.
 
         Args:
@@ -76,7 +76,7 @@ class _Decay(Checked, Schedule):
         rising = self.start + (self.peak - self.start) * risen
         return xp.where(step < self.warmup, rising, self.end + (self.peak - self.end) * self._left(xp, fallen))
 
-    def _left(self, xp: Any, fallen: Any) -> Any:
+    def _left(self, xp: Any, fallen: object) -> Any:
         """Return the remaining fraction of the way from `peak` to `end`, at this fraction of the decay."""
         raise NotImplementedError
 

@@ -47,6 +47,6 @@ def rate_ratio(h: Any) -> float:
     return 1.0 if h.scale != usual["scale"] else own / usual["lr"]
 
 
-def warn_of_others(optimizer: str, names: Iterable[Any], way_out: str) -> None:
+def warn_of_others(optimizer: str, names: Iterable[object], way_out: str) -> None:
     """Warn that a rule for hidden matrices also steps these parameters."""
     warn(f"{optimizer} is for hidden matrices, but also steps other parameters: {few(names)}. {way_out}")

@@ -49,11 +49,13 @@ class Home:
             found[entry.name] = self.class_of(entry.name, base, doc, declared, _rule=entry.rule, _hyper=entry.hyper)
         return found
 
-    def class_of(self, name: str, base: type[Any], doc: str, declared: Sequence[Argument], **members: Any) -> type[Any]:
+    def class_of(
+        self, name: str, base: type[Any], doc: str, declared: Sequence[Argument], **members: object
+    ) -> type[Any]:
         """Return a class whose `__init__` takes these arguments, and hands them to its base in a mapping."""
         bind = binding(name, declared, getattr(base, "_way_out", ""))
 
-        def initialize(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        def initialize(self: object, /, *args: object, **kwargs: object) -> None:
             parent: Any = super(made, self)
             parent.__init__(bind(args, kwargs))
 
@@ -79,7 +81,7 @@ class Home:
         name, declared = entry.name.lower(), APIS["jax"](entry)
         bind = binding(name, declared)
 
-        def optimizer(*args: Any, **kwargs: Any) -> Any:
+        def optimizer(*args: object, **kwargs: object) -> Any:
             return make(entry.name, state, bind(args, kwargs))
 
         doc = docstrings.of_optimizer(entry, "jax", declared)

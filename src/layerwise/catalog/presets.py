@@ -329,7 +329,7 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
 _PRESETS = {name: Preset(name, *row) for name, row in _ROWS.items()}
 
 
-def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
+def preset(name: str, /, **overrides: object) -> dict[str, Any]:
     """Return keyword arguments for the optimizer of a preset: `Lamb(params, **preset("apex.FusedLAMB"))`.
 
     `Lamb.like("apex.FusedLAMB", params)` does the same for that optimizer, and also takes options.
@@ -360,7 +360,7 @@ class Like:
     _hyper: type[Hyper]
 
     @classmethod
-    def like(cls: type[L], name: str, /, *args: Any, **options: Any) -> L:
+    def like(cls: type[L], name: str, /, *args: object, **options: object) -> L:
         """Return an optimizer that is equal to another implementation: `Lamb.like("timm.Lamb", params, lr=1e-3)`.
 
         Args:
@@ -378,13 +378,13 @@ class Like:
         return cls(*unnamed, **cls._like(name, given))
 
     @classmethod
-    def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _like(cls, name: str, given: Mapping[str, object]) -> dict[str, Any]:
         """Return all arguments, by their names in this API."""
         return {**preset(name), **given}
 
 
 def by_name(
-    function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
+    function: Callable[..., Any], args: Sequence[object], options: Mapping[str, object]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Return arguments by name, or unchanged if some have no name or the call is wrong: Python then raises the
     error.

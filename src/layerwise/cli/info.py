@@ -238,7 +238,7 @@ def _torch_devices() -> list[str] | str:
     return found + _others(torch) or "no device but the CPU"
 
 
-def _others(torch: Any) -> list[str]:
+def _others(torch: object) -> list[str]:
     """Return the other kinds of devices that the reference implementation steps on."""
     mps = getattr(getattr(torch, "backends", None), "mps", None)
     xpu = getattr(torch, "xpu", None)

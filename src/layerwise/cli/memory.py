@@ -80,7 +80,7 @@ def _ruled(model: Any, optimizer: str) -> Iterator[tuple[Any, str, str]]:
         yield from ((p, name, rule) for name, p in group["params"])
 
 
-def _storing(p: Any, name: str, rule: str, h: Any, storage: Mapping[str, Any]) -> Any:
+def _storing(p: Any, name: str, rule: str, h: Any, storage: Mapping[str, object]) -> Any:
     from layerwise.torch.step._plan import plan_of
 
     module = ENTRIES[rule].rule

@@ -30,7 +30,7 @@ def in_one_line(problem: Any) -> str:
 def read(kind: type, check: Check) -> dict[str, Any]:
     """Return the parser of an option or argument that is a number."""
 
-    def parse(text: Any) -> Any:
+    def parse(text: object) -> Any:
         try:
             return check.convert(kind(text))
         except (ValueError, Refused):

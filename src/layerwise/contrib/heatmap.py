@@ -38,7 +38,7 @@ def heatmap(source: str | os.PathLike[str] | Monitor, path: str | os.PathLike[st
     return figure
 
 
-def _table(source: Any) -> Path:
+def _table(source: object) -> Path:
     found = source.path if isinstance(source, Monitor) else source
     if not isinstance(found, (str, os.PathLike)):
         raise HyperparameterError(sentence("source", "a CSV file or a monitor that writes one", source, WAY_OUT))

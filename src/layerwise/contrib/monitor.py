@@ -25,7 +25,7 @@ class Monitor:
     `engines` counts the tensors that each engine stepped in the last step that was written.
     """
 
-    def __init__(self, optimizer: Optimizer, writer: Any, every: int) -> None:
+    def __init__(self, optimizer: Optimizer, writer: object, every: int) -> None:
         # The optimizer holds the hooks and passes itself to them: a reference to it would create a cycle.
         self._every, self._write = every, writing_to(writer)
         self.engines: Mapping[str, int] = {}
@@ -66,7 +66,7 @@ class Monitor:
         self.remove()
 
 
-def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
+def monitor(optimizer: Optimizer, writer: object, every: int = 1) -> Monitor:
     """Write trust ratios, norms, the RMS of updates and the fraction of clipped layers of every nth step.
 
     Steps are counted by the optimizer, and continue where a checkpoint left off. Steps that are not written cost almost

@@ -88,7 +88,7 @@ class NoiseScale:
         *,
         beta: float = 0.99,
         every: int = 1,
-        group: Any = None,
+        group: object = None,
         replicas: int | None = None,
     ) -> None:
         self._model, self._axis = model, _axis(group)
@@ -107,7 +107,7 @@ class NoiseScale:
 
     # ---- in the backward pass
 
-    def _listen(self, module: nn.Module, _: Any = None) -> None:
+    def _listen(self, module: nn.Module, _: object = None) -> None:
         # In its forward pass a sharded module has whole parameters, with gradients of this process alone.
         for name, p in module.named_parameters():
             if p.requires_grad and id(p) not in self._hooked:
@@ -167,7 +167,7 @@ class NoiseScale:
         self._norms: list[Norm] = []
         self._passes: Counter[int] = Counter()
 
-    def _seen(self, batch: Any) -> Seen:
+    def _seen(self, batch: object) -> Seen:
         grads = [p.grad for p in self._model.parameters() if p.grad is not None]
         if not self._passes:
             raise GradientError(
@@ -261,14 +261,14 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
     """Return a hook with only a weak reference: without other references, a noise scale and its model are freed."""
     held = WeakMethod(method)
 
-    def hook(*args: Any) -> None:
+    def hook(*args: object) -> None:
         if (there := held()) is not None:
             there(*args)
 
     return hook
 
 
-def _axis(group: Any) -> Axis | None:
+def _axis(group: object) -> Axis | None:
     """Return the processes that train the model, if there are several."""
     if group is None and not (dist.is_available() and dist.is_initialized()):
         return None
@@ -280,7 +280,7 @@ def _axis(group: Any) -> Axis | None:
     return axis if len(axis.ranks) > 1 else None
 
 
-def _replicas(replicas: Any, ranks: int) -> int:
+def _replicas(replicas: object, ranks: int) -> int:
     if replicas is None:
         return ranks
     found: int = checks.integer(1)("replicas", replicas, "Pass the size of the data-parallel dimension of the mesh.")
@@ -313,7 +313,7 @@ def _squares(norms: Sequence[Norm]) -> float:
     return math.fsum(parts * x * x for x, (_, parts) in zip(numbers, norms, strict=True))
 
 
-def _one_size(batch: Any, passes: int) -> int:
+def _one_size(batch: object, passes: int) -> int:
     """Return the size of each micro-batch of this process."""
     given = [batch] * passes if not isinstance(batch, Sequence) or isinstance(batch, str) else batch
     sizes = [checks.integer(1)("batch", size, BATCH) for size in given]
@@ -332,7 +332,7 @@ def _estimate(seen: Seen, replicas: int, scale: float) -> Estimate:
     return Estimate((big - of_mean) / scale**2, n * seen.batch * of_mean / scale**2)
 
 
-def _checked(state: Any) -> dict[str, float]:
+def _checked(state: object) -> dict[str, float]:
     way_out = "Pass what state_dict() of a NoiseScale returned."
     if not isinstance(state, Mapping) or state.keys() != {*KEYS}:
         raise StateError(f"the state of a noise scale must have the keys {list(KEYS)}, but is {state!r}. {way_out}")

@@ -24,7 +24,7 @@ Record = Mapping[str, Mapping[str, Any]]  # by parameter and quantity: numbers, 
 Write = Callable[[int, Record], None]
 
 
-def writing_to(writer: Any) -> Write:
+def writing_to(writer: object) -> Write:
     """Return the function that writes a step to this writer."""
     if isinstance(writer, (str, os.PathLike)):
         return Table(_as_table(Path(writer)))

@@ -95,7 +95,7 @@ FIELDS = {  # for Keras's own optimizers: the rule, and the lists of variables
 class Theirs(Built):
     """One of Keras's own optimizers."""
 
-    def __init__(self, optimizer: Any, params: Any) -> None:
+    def __init__(self, optimizer: object, params: object) -> None:
         kinds = [one.__name__ for one in type(optimizer).__mro__ if one.__name__ in FIELDS]
         if not kinds or getattr(optimizer, "amsgrad", False):
             what = "amsgrad, whose maximum no layerwise optimizer keeps," if kinds else type(optimizer).__name__

@@ -70,7 +70,7 @@ class InTree:
         """Return the values of our fields."""
         return fields
 
-    def to_theirs(self, fields: dict[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, fields: dict[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
         """Return the values of this optimizer's fields, given ours."""
         return fields
 

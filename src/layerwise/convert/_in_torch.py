@@ -32,7 +32,7 @@ class Ours:
             for row in zip(group["param_names"], group["params"], own["params"], strict=True):
                 yield (*row, group)
 
-    def _rule(self, group: Mapping[str, Any]) -> str:
+    def _rule(self, group: Mapping[str, object]) -> str:
         own = type(self.optimizer).__name__
         return own if own in ENTRIES else _origin.written_by(group) or own
 

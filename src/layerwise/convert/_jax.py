@@ -55,7 +55,7 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
             return with_numbers(one, state)._replace(inner_state=filled(one.inner_state))
         return one
 
-    def filled(tree: Any) -> Any:
+    def filled(tree: object) -> Any:
         return jax.tree.map(fill, tree, is_leaf=lambda x: is_ours(x) or is_injected(x))
 
     made = filled(whole)
@@ -80,7 +80,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
             return with_numbers(one, state)._replace(inner_state=filled(one.inner_state))
         return to_kind(one, ours, params) if is_kind(one) else one
 
-    def filled(tree: Any) -> Any:
+    def filled(tree: object) -> Any:
         return jax.tree.map(fill, tree, is_leaf=lambda x: is_kind(x) or is_injected(x))
 
     is_kind = is_one_of(*COUNTED, *KINDS)
@@ -149,7 +149,7 @@ def from_torch(
     return filled_in(whole, leaves, max(counts, default=0), trees, [held for _, held in found])
 
 
-def stored_as(state: Any, transform: Any, params: Any) -> Any:
+def stored_as(state: object, transform: object, params: object) -> Any:
     """Return a state of our `transform` with the contents of `state`, of the same optimizer, in other storage formats.
 
     Fields with the same format in both are copied bit by bit.
@@ -198,7 +198,7 @@ def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]
     return turned(found, axes)
 
 
-def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]:
+def _read_torch(one: Mapping[str, object], axes: object) -> tuple[dict[str, Any], Any]:
     """Return one parameter's state of PyTorch under the rule's names, and the companion of its weights.
 
     Groups stay groups if dimensions keep their places.

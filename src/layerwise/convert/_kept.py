@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
         own = {name: options[name] for name in MEANING if name in options}
         return cls(rule, {**IMPLIED.get(rule, {}), **own})
 
-    def kept(self, step: int, shape: Shape, fields: Mapping[str, Any]) -> Kept:
+    def kept(self, step: int, shape: Shape, fields: Mapping[str, object]) -> Kept:
         """Return the state."""
         return Kept(self.rule, step, shape, fields, self.meaning)
 

@@ -26,7 +26,7 @@ class Side(Protocol):
         """Load a state, or raise and change nothing."""
 
 
-def read(optimizer: Any, state: Any = None, params: Any = None) -> dict[str, Kept]:
+def read(optimizer: object, state: object = None, params: object = None) -> dict[str, Kept]:
     """Return the state of an optimizer of any of our APIs, of Keras's or of MLX's, for `write`.
 
     Numbers stored in fewer bits become float32. Master weights are not included.
@@ -43,7 +43,7 @@ def read(optimizer: Any, state: Any = None, params: Any = None) -> dict[str, Kep
 
 
 def write(
-    kept: Mapping[str, Kept], optimizer: Any, params: Any = None, *, names: Names = None, axes: Axes = None
+    kept: Mapping[str, Kept], optimizer: object, params: object = None, *, names: Names = None, axes: Axes = None
 ) -> Any:
     """Make an optimizer continue from the result of `read`. Return its new state in JAX, and the optimizer in other
     frameworks.
@@ -63,7 +63,7 @@ def write(
     return side.write(placed(kept, side.wanted(), names, axes))
 
 
-def _side(optimizer: Any, state: Any, params: Any) -> Side:
+def _side(optimizer: object, state: object, params: object) -> Side:
     if isinstance(optimizer, tuple) and hasattr(optimizer, "init") and hasattr(optimizer, "update"):
         if params is None:
             raise ParameterError("state of JAX needs `params`. Pass the parameters, as for init.")
@@ -82,7 +82,7 @@ def _side(optimizer: Any, state: Any, params: Any) -> Side:
     )
 
 
-def _made(framework: str, kind: str, *given: Any) -> Side:
+def _made(framework: str, kind: str, *given: object) -> Side:
     """Return an optimizer's side. Its framework has already been imported."""
     made: Side = getattr(import_module(f"layerwise.convert._in_{framework}"), kind)(*given)
     return made

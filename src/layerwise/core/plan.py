@@ -192,7 +192,7 @@ class Plan:
         """Return the indices of the local part's elements in the tensor."""
         return index_of(self.shape)
 
-    def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[Name, dict[str, Any]]]:
+    def measured(self, each: Iterator[Mapping[str, object]]) -> Iterator[tuple[Name, dict[str, Any]]]:
         """Yield the names of tensors with their jobs' measurements."""
         found: dict[tuple[int, int], dict[str, Any]] = {}
         for one in self.held:
@@ -202,7 +202,7 @@ class Plan:
             yield plan.name, summary([found[i, number] for number in range(len(pieces))], pieces)
 
 
-def with_names(plans: Iterable[P], names: Iterable[Any]) -> list[P]:
+def with_names(plans: Iterable[P], names: Iterable[object]) -> list[P]:
     """Return plans, each of a tensor of that name or one that is alike, for these names; they have the same `held`."""
     found = []
     for plan, name in zip(plans, names, strict=True):

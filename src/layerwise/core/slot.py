@@ -84,7 +84,7 @@ def _all_names(formats: tuple[str, ...]) -> set[str]:
 
 
 @cache
-def _own_keys(keys: tuple[Any, ...], formats: tuple[str, ...]) -> tuple[Any, ...]:
+def _own_keys(keys: tuple[object, ...], formats: tuple[str, ...]) -> tuple[Any, ...]:
     """Return those that are names of a state of some rule, or of some format, or contain such a name.
 
     AMSGrad's `max_exp_avg_sq` is such a name: it belongs to an optimizer, not to another program's entries.
@@ -94,13 +94,13 @@ def _own_keys(keys: tuple[Any, ...], formats: tuple[str, ...]) -> tuple[Any, ...
     return tuple(key for key in keys if key in names or (isinstance(key, str) and any(name in key for name in within)))
 
 
-def own_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
+def own_entries(entries: Mapping[str, object]) -> dict[str, Any]:
     """Return the entries of a tensor's state that belong, or seem to belong, to a rule or a format."""
     own = _own_keys(tuple(entries), tuple(CODED))
     return dict(entries) if len(own) == len(entries) else {key: entries[key] for key in own}
 
 
-def entries_of_others(entries: Mapping[str, Any]) -> dict[str, Any]:
+def entries_of_others(entries: Mapping[str, object]) -> dict[str, Any]:
     """Return the entries of a tensor's state that belong to other programs."""
     own = _own_keys(tuple(entries), tuple(CODED))
     return {key: x for key, x in entries.items() if key not in own}

@@ -38,7 +38,7 @@ class Snapshot:
         self.consists_of: Callable[[Any, Any], bool] = state_objects_of(list(params), states or {}).same
         """Return True if the states of these parameters consist of the same objects."""
 
-    def with_settings(self, settings: Any) -> Snapshot:
+    def with_settings(self, settings: object) -> Snapshot:
         """Return the same with other settings."""
         made = copy(self)
         made.settings = settings
@@ -64,7 +64,7 @@ class Step:
         self._layouts, self._measured = None, list[Any]()  # for lent weights
         self.prepared: Any = None if self._lent else prepare(engines, self.jobs)
 
-    def with_numbers(self, settings: Any, hs: Iterable[Any]) -> Self | None:
+    def with_numbers(self, settings: object, hs: Iterable[object]) -> Self | None:
         """Return a step of the same tensors with other numbers in the settings of its jobs, if engines allow it."""
         layouts = self.prepared.layouts
         if layouts is None:
@@ -152,7 +152,7 @@ class StepNumbers:
         self._beta2 = next(iter(known), None)
 
     def of(
-        self, t: Sequence[int], lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Scalar = 1.0
+        self, t: Sequence[int], lr: Sequence[object], weight_decay: Sequence[object], g_scale: Scalar = 1.0
     ) -> Sequence[Now]:
         """Return the numbers of each tensor, given the step that it takes, and the rates of each group."""
         if not t:
@@ -167,10 +167,12 @@ class StepNumbers:
             return ByRates(first, self._of_each(lr), self._of_each(weight_decay))
         return self._of_each([Now(t[0], *rates, g_scale, self._beta2) for rates in zip(lr, weight_decay, strict=True)])
 
-    def _of_each(self, of_groups: Sequence[Any]) -> list[Any]:
+    def _of_each(self, of_groups: Sequence[object]) -> list[Any]:
         return list(chain.from_iterable(map(repeat, of_groups, self._sizes)))
 
-    def _one_by_one(self, t: Sequence[int], lr: Sequence[Any], weight_decay: Sequence[Any], scale: Scalar) -> list[Now]:
+    def _one_by_one(
+        self, t: Sequence[int], lr: Sequence[object], weight_decay: Sequence[object], scale: Scalar
+    ) -> list[Now]:
         found: dict[tuple[Any, ...], Now] = {}
         beta2: dict[tuple[int, int], Any] = {}  # a user's function is called once for each step
         nows = []
@@ -195,7 +197,7 @@ def run_or_remake(step: S | None, make: Callable[[], S], run: Callable[[S], T]) 
             return step, run(step)
 
 
-def keep_latest(kept: dict[Any, Any], key: Any, step: Any, tensors: Iterable[Sized]) -> None:
+def keep_latest(kept: dict[Any, Any], key: object, step: object, tensors: Iterable[Sized]) -> None:
     """Keep a step of some of these tensors as the last taken: one for each tensor, and a few more."""
     kept.pop(key, None)
     kept[key] = step

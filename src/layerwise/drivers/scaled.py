@@ -15,7 +15,7 @@ class Scaled(NamedTuple):
     factor: Any
     sum: Any
 
-    def __truediv__(self, n: Any) -> Scaled:
+    def __truediv__(self, n: object) -> Scaled:
         return Scaled(self.factor, self.sum / n)
 
 
@@ -29,7 +29,7 @@ class Namespace:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+    def once(self, key: object, make: Callable[[], Any]) -> Any:
         """Return a value that is the same for many tensors of the step."""
         if key not in self._known:
             self._known[key] = make()

@@ -158,7 +158,7 @@ class Engine:
         """Return, for each job, the key that jobs prepared together must share, such as the device."""
         return [None] * len(jobs)
 
-    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
+    def prepare(self, jobs: Sequence[Job], layouts: object = None) -> Prepared:
         """Plan the step of these jobs, which the engine does not decline, for as long as they do not change.
 
         `layouts` are those of an earlier plan for jobs like these, with other arrays or other numbers in their

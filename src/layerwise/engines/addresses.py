@@ -63,10 +63,10 @@ class Watched(Prepared):
 class StateObjects:
     """The objects that the state of parameters consists of."""
 
-    def __init__(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, Any]]) -> None:
+    def __init__(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, object]]) -> None:
         self._seen = _objects(params, states)
 
-    def same(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, Any]]) -> bool:
+    def same(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, object]]) -> bool:
         """Return True if the objects are the same."""
         return self._seen == _objects(params, states)
 
@@ -76,7 +76,7 @@ def state_objects_of(params: list[Array], states: Any) -> Any:
     return StateObjects(params, states) if _native is None else _native.Kept(params, states)
 
 
-def _objects(params: Sequence[Array], states: Mapping[Any, Mapping[str, Any]]) -> list[Any]:
+def _objects(params: Sequence[Array], states: Mapping[Any, Mapping[str, object]]) -> list[Any]:
     own = list(map(states.get, params))
     return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
 

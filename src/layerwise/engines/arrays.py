@@ -62,7 +62,7 @@ class Lists(Protocol):
     def write(self, stored: Sequence[Array], new: Array) -> None:
         """Round it into the arrays of the jobs."""
 
-    def number(self, values: Sequence[Any]) -> Any:
+    def number(self, values: Sequence[object]) -> Any:
         """Return a number of each job as one: a Python number if all are equal."""
 
     def count(self, dims: tuple[int, ...]) -> Any:

@@ -14,7 +14,7 @@ from layerwise.rules.asks import Array, Now
 SEVERAL = "tensors that must be stepped together are on several devices"
 
 
-def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Assigned:
+def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: object = None) -> Assigned:
     """Plan the step of these jobs by the engines of a table, which are in order of preference.
 
     Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
@@ -217,5 +217,5 @@ class Assigned:
         return shares
 
 
-def _at(places: Sequence[int], values: Sequence[Any]) -> list[Any]:
+def _at(places: Sequence[int], values: Sequence[object]) -> list[Any]:
     return [values[i] for i in places]

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import starmap
 from operator import is_not
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerwise.drivers import Others
 from layerwise.engines import KEPT, Candidate, Changed, Engine, Job, Prepared, Stats, StepInputs
@@ -25,6 +25,9 @@ from layerwise.rules.asks import Array, Now
 from layerwise.storage import Format, Storage
 from layerwise.storage.extension import extension
 from layerwise.storage.groups import EIGHT
+
+if TYPE_CHECKING:
+    from layerwise._native import Batch
 
 PLAIN, SPLIT, GROUPED = range(3)  # formats, by their numbers in the extension
 VARIABLE = "LAYERWISE_ISA"
@@ -90,7 +93,7 @@ def register_torch(torch: Any) -> None:
         _native.use_torch_functions(_addresses(torch), plain[1:], torch._neg_view(plain)[1:])
 
 
-def register_plain(tensor: Any, parameter: Any) -> bool:
+def register_plain(tensor: Any, parameter: object) -> bool:
     """Register the tensors of a library whose DLPack table locates their numbers; return whether this worked."""
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     return _native is not None and bool(_native.open_plain(tensor, parameter, exchange))
@@ -124,7 +127,7 @@ count: Callable[[list[Any]], Any] = _nothing if _native is None else _native.cou
 class AllMeasured(Sequence[Measured]):
     """The measurements of all jobs in a batch's last step."""
 
-    def __init__(self, batch: Any, names: Sequence[tuple[str, ...]]) -> None:
+    def __init__(self, batch: Batch, names: Sequence[tuple[str, ...]]) -> None:
         self._batch, self._names = batch, names
 
     def __getitem__(self, i: Any) -> Any:
@@ -165,7 +168,7 @@ class Layouts:
             self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
 
-    def used(self, batch: Any) -> None:
+    def used(self, batch: object) -> None:
         """Remember the one used last."""
         if not self.batches or self.batches[0] is not batch:
             self.batches = [batch, *(one for one in self.batches if one is not batch)][:KEPT]
@@ -336,7 +339,7 @@ class PreparedCompiled(Prepared):
                 return True
         return False
 
-    def _was_stepped(self, batch: Any) -> None:
+    def _was_stepped(self, batch: object) -> None:
         if self._engine.written is not None:
             self._engine.written(self._params)
         self._batch = batch

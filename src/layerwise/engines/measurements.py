@@ -13,7 +13,7 @@ from layerwise.layout.pieces import Piece
 Shape = tuple[int, ...]
 
 
-def summary(measured: Sequence[Mapping[str, Any]], pieces: Sequence[Piece]) -> dict[str, Any]:
+def summary(measured: Sequence[Mapping[str, object]], pieces: Sequence[Piece]) -> dict[str, Any]:
     """Return the measurements of a tensor's pieces, joined: numbers, or arrays of one number per block."""
     blocked = pieces[0].part is not None
     each = [_of_piece(stats, piece.shape, piece.block_dims) for stats, piece in zip(measured, pieces, strict=True)]
@@ -28,7 +28,7 @@ def _of_piece(stats: Mapping[str, Any], shape: Shape, block_dims: Shape) -> dict
     return with_both(found, root_n)
 
 
-def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
+def clipped(measured: Mapping[str, object], h: Any, weight_decay: float) -> Any:
     """Return 1 if a bound on the ratio or the update was reached, otherwise 0, in the form of the measurements."""
     ratio = np.asarray(measured["trust_ratio"], np.float32)  # in which it may have been held to its bounds
     found = np.zeros(ratio.shape, bool)

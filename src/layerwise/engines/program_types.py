@@ -53,11 +53,11 @@ class Printed(NamedTuple):
     programs: Mapping[tuple[Any, ...], Program]
 
 
-def forms_of(values: Iterable[Any]) -> tuple[Any, ...]:
+def forms_of(values: Iterable[object]) -> tuple[Any, ...]:
     """Return options' values as far as they select kernels."""
     return tuple([x if x is None or isinstance(x, (bool, str)) else ANY for x in values])
 
 
-def presence_of(state: Iterable[Any]) -> tuple[bool, ...]:
+def presence_of(state: Iterable[object]) -> tuple[bool, ...]:
     """Return the parts of a state that exist."""
     return tuple([x is not None for x in state])

@@ -28,7 +28,7 @@ class Rounds:
         asked = [[(one.request.job, one.stage, one.which, one.request.length) for one in each] for each in rounds]
         self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, asked)
 
-    def begin(self, grads: list[Array], nows: list[Now], places: Any) -> bool:
+    def begin(self, grads: list[Array], nows: list[Now], places: object) -> bool:
         """Use the batch for a step, until it is left, unless the jobs differ from those it was made for, or have moved
         from `places`.
         """

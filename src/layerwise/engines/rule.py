@@ -52,7 +52,7 @@ class RuleEngine(Engine):
         """Return True if a job is stepped in a list with others, for all of which it may wait."""
         return self.lists is not None and not (waits and job.h.of_matrices)
 
-    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedRules:
+    def prepare(self, jobs: Sequence[Job], layouts: object = None) -> PreparedRules:
         """Plan the step of these jobs."""
         return PreparedRules(self, jobs)
 
@@ -287,16 +287,18 @@ def _kept(engine: RuleEngine, task: Task, stored: Sequence[Any], state: Any) -> 
     return type(state)(*(new if has_format(old) else old for old, new in zip(stored, state, strict=True)))
 
 
-def _others(places: Iterable[Any], results: Iterable[Array], written: Sequence[int]) -> tuple[list[Any], list[Array]]:
+def _others(
+    places: Iterable[object], results: Iterable[Array], written: Sequence[int]
+) -> tuple[list[Any], list[Array]]:
     """Return the results that are still to be written, and their places."""
     left = [(place, new) for place, new in zip(places, results, strict=True) if id(new) not in written]
     return [place for place, _ in left], [new for _, new in left]
 
 
-def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[int]) -> Asking[Stepped]:
+def _begun(engine: RuleEngine, task: Task, stored: Sequence[object], shared: set[int]) -> Asking[Stepped]:
     arrays, job = engine.arrays, task.jobs[0]
 
-    def read(one: Any) -> Array:
+    def read(one: object) -> Array:
         return _read(engine, task, arrays.copy(one) if id(one) in shared else one)
 
     p, g, *state = (None if one is None else read(one) for one in stored)

@@ -56,14 +56,14 @@ class Task:
         """Return the dimensions that a request runs over."""
         return dims_of(request, len(self.shape), self.block_dims)
 
-    def axes_of(self, request: Any) -> Axes:
+    def axes_of(self, request: object) -> Axes:
         """Return the axes of the mesh over which a request adds up."""
         if isinstance(request, Whole):
             return ()
         cuts = (axes for d in self.dims_of(request) for axes in self.cut[d : d + 1])
         return tuple(sorted({axis for axes in cuts for axis in axes}))
 
-    def entries(self, request: Any) -> int:
+    def entries(self, request: object) -> int:
         """Return the number of entries that a request runs over: of the tensor, or of each of its blocks."""
         return prod(self.shape[d] for d in self.dims_of(request)) * prod(map(size, self.axes_of(request)))
 
@@ -159,14 +159,14 @@ def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Any]) -
     ]
     model: Any = sum(of_model[1:], of_model[0]) if of_model else None
 
-    def answer(i: int, k: int, request: Any) -> Array:
+    def answer(i: int, k: int, request: object) -> Array:
         total, n = model if isinstance(request, ModelSum) else totals[i, k], _divisor(tasks[i], request)
         return total if n == 1 or isinstance(total, Root) else total / n
 
     return {i: tuple(answer(i, k, one) for k, one in enumerate(own)) for i, own in requests.items()}
 
 
-def _divisor(task: Task, request: Any) -> int:
+def _divisor(task: Task, request: object) -> int:
     return max(1, task.entries(request)) if isinstance(request, MEANS) else 1
 
 

@@ -28,6 +28,6 @@ def arithmetic(dtype: Dtype) -> Dtype:
     return together(dtype, jnp.float32)
 
 
-def mixing(arrays: Iterable[Any]) -> AbstractContextManager[Any]:
+def mixing(arrays: Iterable[object]) -> AbstractContextManager[Any]:
     """Return the context of steps of these parameters: complex and real numbers are combined, which must be allowed."""
     return jax.numpy_dtype_promotion("standard") if any(map(jnp.iscomplexobj, arrays)) else nullcontext()

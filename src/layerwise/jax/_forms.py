@@ -91,7 +91,7 @@ def parts_of(state: Tree) -> dict[str, str]:
     return dict(zip(RULES[type(state)].State._fields, state._fields[1:-1], strict=True))
 
 
-def filled_in(whole: Any, leaves: Leaves, count: Array, trees: Mapping[str, Any], held: Sequence[Array]) -> Tree:
+def filled_in(whole: object, leaves: Leaves, count: Array, trees: Mapping[str, object], held: Sequence[Array]) -> Tree:
     """Return our state with these trees: each array with the required shape, dtype and place, and with the companions
     of weights, converted from another state.
     """

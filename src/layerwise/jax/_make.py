@@ -110,7 +110,7 @@ def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked(check: Check, argument: str, value: Any, way_out: str) -> Any:
+def _checked(check: Check, argument: str, value: object, way_out: str) -> Any:
     return value if is_traced(value) else check(argument, value, way_out)
 
 

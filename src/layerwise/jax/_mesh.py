@@ -23,7 +23,7 @@ from layerwise.rules.asks import Shape
 WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'
 
 
-def axes_of(axis_name: Any, specs: Tree) -> Axes:
+def axes_of(axis_name: object, specs: Tree) -> Axes:
     """Return the mesh axes that may shard parameters; none under jit."""
     names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
@@ -116,7 +116,7 @@ def _sharding(p: Array, shape: Shape, of_rows: bool) -> NamedSharding | None:
     if of_rows:
         spec = (spec[0], *[None] * (len(shape) - 1))
 
-    def divides(axes: Any, n: int, of: int) -> bool:
+    def divides(axes: object, n: int, of: int) -> bool:
         if axes is None or isinstance(axes, type(PartitionSpec.UNCONSTRAINED)):
             return False
         return n == of or (n > 1 and n % prod(mesh.shape[axis] for axis in _names(axes)) == 0)
@@ -129,7 +129,7 @@ def _names(axes: Any) -> Axes:
     return () if axes is None else tuple(axes) if isinstance(axes, tuple) else (axes,)
 
 
-def _spec(argument: str, value: Any) -> PartitionSpec:
+def _spec(argument: str, value: object) -> PartitionSpec:
     if not isinstance(value, PartitionSpec):
         raise HyperparameterError(sentence(argument, "made of PartitionSpecs", value, "Pass the parameters' in_specs."))
     return value

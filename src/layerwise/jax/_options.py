@@ -21,7 +21,7 @@ STATIC = ("min_dim_size_to_factor", "iterations", "ns_steps")
 BUFFERED = ("momentum",)
 
 
-def is_traced(value: Any) -> bool:
+def is_traced(value: object) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
@@ -55,24 +55,24 @@ class Options:
         return _as(value, dtype)
 
 
-def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+def _called(function: Callable[..., Any], *arguments: object) -> Any:
     """Call a user's function, which must return one number. optax's schedules count in integers or floats."""
     with jax.numpy_dtype_promotion("standard"):
         return function(*arguments)
 
 
-def _check_one(argument: str, value: Any) -> None:
+def _check_one(argument: str, value: object) -> None:
     if isinstance(value, jax.Array) and (value.size != 1 or jnp.iscomplexobj(value)):
         raise HyperparameterError(
             sentence(argument, "one real number", value, "A schedule must return one for every step.")
         )
 
 
-def _as(value: Any, dtype: Dtype) -> Array:
+def _as(value: object, dtype: Dtype) -> Array:
     return value.astype(dtype).reshape(()) if isinstance(value, jax.Array) else value
 
 
-def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
+def options(cls: type[Hyper], given: Mapping[str, object], arguments: Mapping[str, str]) -> Options:
     """Return the Hyper of the given options; traced numbers are trusted, everything else is checked."""
     traced: dict[str, Any] = {}
     checkable: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from layerwise.options.names import OPTAX, optax_defaults
 from layerwise.options.settings import Hyper
 
 
-def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
+def preset(name: str, /, **overrides: object) -> dict[str, Any]:
     """Return keyword arguments for the function of a preset: `lamb(1e-3, **preset("apex.FusedLAMB"))`.
 
     `like("apex.FusedLAMB", 1e-3)` does the same, and also takes arguments.
@@ -34,7 +34,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     return {**theirs, **overrides}
 
 
-def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformationExtraArgs:
+def like(name: str, /, *args: object, **options: object) -> optax.GradientTransformationExtraArgs:
     """Return a transformation that is equal to another implementation: `like("timm.Lamb", 1e-3, weight_decay=0.1)`.
 
     Args:

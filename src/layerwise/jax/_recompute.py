@@ -65,7 +65,7 @@ class First(Namespace):
         own = [None if one is None else _apart(jnp.asarray(one, x.dtype), next(self._clips)) for one in (low, high)]
         return jnp.clip(x, *own)
 
-    def final(self, *state: Any) -> tuple[Array, ...]:
+    def final(self, *state: object) -> tuple[Array, ...]:
         self.made.append(state)
         return state
 
@@ -76,7 +76,7 @@ class Again(Namespace):
     def __init__(self, first: First, hide: _Hide) -> None:
         self._made, self._hide = iter(first.made), hide
 
-    def final(self, *state: Any) -> tuple[Array, ...]:
+    def final(self, *state: object) -> tuple[Array, ...]:
         hidden: tuple[Any, ...] = self._hide(next(self._made))
         return hidden
 
@@ -143,7 +143,7 @@ class _Hide:
         return _apart(x, self._key)
 
 
-def _apart(x: Array, key: Any) -> Array:
+def _apart(x: Array, key: object) -> Array:
     """Return an array that XLA does not identify with the same array under another key."""
     return jax.lax.optimization_barrier((x, jnp.int32(key)))[0]
 

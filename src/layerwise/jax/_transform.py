@@ -76,7 +76,7 @@ class Transformation:
 
     # ---- update
 
-    def update(self, updates: Tree, state: Tree, params: Tree = None, **extra_args: Any) -> tuple[Tree, Tree]:
+    def update(self, updates: Tree, state: Tree, params: Tree = None, **extra_args: object) -> tuple[Tree, Tree]:
         del extra_args  # meant for other transformations of a chain
         params = self._stand_ins(updates) if params is None else params
         leaves = _trees.parameters(params)
@@ -165,7 +165,7 @@ class Transformation:
     # ---- properties of each parameter
 
     def _plans(self, params: Tree, leaves: Leaves) -> list[Plan]:
-        def by_leaf(argument: str, check: _trees.Check, usual: Any) -> list[Any]:
+        def by_leaf(argument: str, check: _trees.Check, usual: object) -> list[Any]:
             given = self.given.get(argument)
             return _trees.by_leaf(argument, usual if given is None else given, params, leaves, check)
 
@@ -207,7 +207,7 @@ def _is_ours(x: Tree) -> bool:
     return isinstance(x, tuple) and type(x).__module__ == "layerwise.jax.optimizers"
 
 
-def _blocks(argument: str, value: Any) -> Blocks | None:
+def _blocks(argument: str, value: object) -> Blocks | None:
     return None if value is None else as_blocks(argument, value)
 
 

@@ -33,7 +33,7 @@ class Leaves(NamedTuple):
         """Return a tree with the structure of the parameters."""
         return jax.tree.unflatten(self.tree, leaves)
 
-    def part_of_state(self, values: Sequence[Any]) -> Tree:
+    def part_of_state(self, values: Sequence[object]) -> Tree:
         """Return a part of the state: a tree of arrays, or `Grouped` with two if some of the values are in 8 bits."""
         if not any(isinstance(x, Grouped) for x in values):
             return self.like(values)
@@ -50,7 +50,7 @@ class Leaves(NamedTuple):
         each = iter(leaves)
         return jax.tree.unflatten(self.given, [next(each) if x is None else jnp.zeros_like(x) for x in self.still])
 
-    def moving(self, found: Sequence[Any]) -> list[Array]:
+    def moving(self, found: Sequence[object]) -> list[Array]:
         """Return the values for the parameters, out of values for every leaf."""
         return [one for one, x in zip(found, self.still, strict=True) if x is None]
 
@@ -167,7 +167,7 @@ def _is_end(x: Tree) -> bool:
     return x is None or isinstance(x, jax.sharding.PartitionSpec)
 
 
-def _difference(wanted: Tree, found: Tree, where: str = "", is_end: Any = None) -> str:
+def _difference(wanted: Tree, found: Tree, where: str = "", is_end: object = None) -> str:
     """Return the first place where a tree differs from the parameters' tree, or from a prefix of it."""
     return next(_differences(wanted, found, where, is_end), "its nodes differ in data other than arrays")
 
@@ -195,7 +195,7 @@ def _children(tree: Tree, where: str) -> dict[str, Any]:
     return {"/".join(filter(None, (where, name_of(path)))): one for path, one in paths}
 
 
-def flag(argument: str, value: Any) -> bool:
+def flag(argument: str, value: object) -> bool:
     """Return a leaf of a mask; raise if it is not a bool."""
     return bool(FLAG(argument, value, "A mask consists of True and False, known before the step."))
 

@@ -31,7 +31,7 @@ class Functions(Namespace):
         """Return a 16-bit dtype if the device has products of it."""
         return dtype if self.quick in (dtype, "float16") else None
 
-    def asarray(self, x: Any, dtype: Any) -> Any:
+    def asarray(self, x: Any, dtype: object) -> Any:
         """Return an array in a dtype."""
         return ops.cast(x, keras.backend.standardize_dtype(dtype))
 
@@ -111,7 +111,7 @@ class OnJax(Functions):
             root = self.sqrt(self.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide)
             return Scaled(root.astype(terms.dtype), self.ones((), terms.dtype))
 
-    def still(self, numbers: Any) -> Any:
+    def still(self, numbers: object) -> Any:
         """Return numbers that no loop recomputes for each element."""
         jax = import_module("jax")
         return jax.tree.map(lambda x: jax.lax.optimization_barrier(x) if isinstance(x, jax.Array) else x, numbers)

@@ -62,7 +62,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     _rule: ModuleType
     _hyper: type[Hyper]
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, object]) -> None:
         # No docstring, because the classes would inherit it; `given` has every argument by name.
         namespace()  # raises if the backend is not supported
         given = {name: of_python(x) for name, x in given.items()}
@@ -101,7 +101,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         self._weight_decay: float | None = value
 
     @classmethod
-    def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _like(cls, name: str, given: Mapping[str, object]) -> dict[str, Any]:
         for argument, way_out in WITHOUT_EFFECT.get(name, {}).items():
             if argument in given:
                 raise ContradictionError(sentence(argument, f"left out with {name}", given[argument], way_out))
@@ -114,7 +114,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return {**found, **OF_PRESETS.get(name, {}), **said}
 
     @classmethod
-    def _rate(cls, value: Any) -> Any:
+    def _rate(cls, value: object) -> Any:
         """Return the learning rate: a number, or what Keras calls for one; None if the rule has its own."""
         if callable(value) and not isinstance(value, type):
             return value
@@ -126,7 +126,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return [name for name in options_in_order(cls._hyper) if name not in names_in_apis.OF_KERAS.of(cls._hyper)]
 
     @classmethod
-    def _given(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _given(cls, given: Mapping[str, object]) -> dict[str, Any]:
         """Return the options; some may be given under Keras's names."""
         options = {name: given[name] for name in cls._options()}
         for option, names in names_in_apis.KERAS.of(cls._hyper).items():
@@ -225,11 +225,11 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         stacks = [group[n : n + most[kind]] for kind, group in groups.items() for n in range(0, len(group), most[kind])]
         return [one for one in stacks if len(one) > 1], [one for stack in stacks if len(stack) == 1 for one in stack]
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(self, gradient: Any, variable: Any, learning_rate: object) -> None:
         """Step one variable."""
         self._step([(gradient, variable)], learning_rate)
 
-    def _step(self, members: Sequence[Member], learning_rate: Any) -> None:
+    def _step(self, members: Sequence[Member], learning_rate: object) -> None:
         """Step variables that are alike: stacked, they are one variable of so many blocks."""
         xp, places, n = self._xp or namespace(), [self._get_variable_index(v) for _, v in members], len(members)
         i, variable, dtype = places[0], members[0][1], _computing(members[0][1])
@@ -247,7 +247,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
                 for target, own in zip(targets, [new] if n == 1 else ops.unstack(new, n), strict=True):
                     self.assign(target, ops.cast(own, target.dtype))
 
-    def _now(self, xp: Functions, i: int, dtype: str, learning_rate: Any, decays: bool) -> Now:
+    def _now(self, xp: Functions, i: int, dtype: str, learning_rate: object, decays: bool) -> Now:
         is_rest, h = self._is_rest[i], self._pieces[i].h
 
         def made() -> Now:

@@ -28,7 +28,7 @@ CHECKED = {
 class Rest:
     """AdamW for variables that are not hidden matrices, and the choice of these variables."""
 
-    def __init__(self, given: Mapping[str, Any], h: Any) -> None:
+    def __init__(self, given: Mapping[str, object], h: Any) -> None:
         betas = pair(ADAMW.hyper, "betas", BETAS, given)
         eps = ADAMW.hyper.check("eps", given["epsilon"], "epsilon")
         made: Any = ADAMW.hyper
@@ -38,7 +38,7 @@ class Rest:
         ratio = self.config["adam_lr_ratio"]
         self.lr_ratio = rate_ratio(h) if ratio is None else ratio
 
-    def decay(self, of_matrices: Any) -> Any:
+    def decay(self, of_matrices: object) -> Any:
         """Return the weight decay: the one of the matrices, or one of its own."""
         own = self.config["adam_weight_decay"]
         return of_matrices if own is None else own

@@ -14,14 +14,14 @@ from layerwise.options.checks import Check, Checked, Contradiction, Refused, as_
 Shape = tuple[int, ...]
 
 
-def _lengths(value: Any) -> Any:
+def _lengths(value: object) -> Any:
     lengths = tuple(map(integer(1).convert, members(value)))
     if not lengths:
         raise Refused
     return lengths
 
 
-def _axes(value: Any) -> Any:
+def _axes(value: object) -> Any:
     try:
         return as_int(value)
     except Refused:
@@ -100,12 +100,12 @@ BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 """Blocks by the parameter's name: a mapping, whose keys may be patterns, or a function of the name."""
 
 
-def as_blocks(argument: str, value: Any) -> Blocks:
+def as_blocks(argument: str, value: object) -> Blocks:
     """Return Blocks unchanged, and a `split` as Blocks along axis 0."""
     return value if isinstance(value, Blocks) else Blocks(SPLIT(argument, value, WAY_OUT))
 
 
-def in_plain_form(argument: str, value: Any) -> int | str | tuple[int, ...] | None:
+def in_plain_form(argument: str, value: object) -> int | str | tuple[int, ...] | None:
     """Return the blocks of a parameter group as plain Python objects, which any program can save, or raise.
 
     They apply to all of its parameters: None, a number of equal blocks, "each", or lengths, along axis 0.

@@ -18,7 +18,7 @@ EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 HEADS = (nn.Linear, nn.QuantizedLinear)
 
 
-def hidden_matrices(model: Any, exclude_layers: Sequence[str] | None = None) -> Callable[[str, mx.array], bool]:
+def hidden_matrices(model: object, exclude_layers: Sequence[str] | None = None) -> Callable[[str, mx.array], bool]:
     """Return a filter for a model's hidden matrices: not its embeddings, its head or its vectors.
 
     Args:

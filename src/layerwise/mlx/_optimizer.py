@@ -43,7 +43,7 @@ class Optimizer(theirs.Optimizer, Like):
     _rule: ModuleType
     _hyper: type[Hyper]
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, object]) -> None:
         # No docstring, because the classes would inherit it; `given` has every argument by name.
         super().__init__()  # type: ignore[no-untyped-call]  # MLX leaves out that it returns None
         options = {name: given[CALLED.get(name, name)] for name in options_in_order(self._hyper)}
@@ -60,7 +60,7 @@ class Optimizer(theirs.Optimizer, Like):
         self._seen: set[str] = set()
 
     @classmethod
-    def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _like(cls, name: str, given: Mapping[str, object]) -> dict[str, Any]:
         return {**{CALLED.get(option, option): value for option, value in preset(name).items()}, **given}
 
     @property
@@ -122,7 +122,7 @@ class Optimizer(theirs.Optimizer, Like):
         usual = COMPUTED_IN[parameter.dtype]
         return {field: (shape, asked.get(field, usual)) for field, shape in shapes if shape is not None}
 
-    def apply_gradients(self, gradients: Any, parameters: Any) -> Any:
+    def apply_gradients(self, gradients: Any, parameters: object) -> Any:
         """Return the parameters after a step, in a tree like the gradients.
 
         Parameters without a gradient are left out. All tensors step together, because a norm may cover all gradients.
@@ -170,7 +170,7 @@ class Optimizer(theirs.Optimizer, Like):
         rules, alike = (self._rule.step(xp, p, g, kept, h, now),), h if h.of_matrices else None
         return Run(rules, piece.shape, together=h.asks_of_model, alike=alike)
 
-    def _now(self, h: Any, dtype: Any) -> Now:
+    def _now(self, h: Any, dtype: object) -> Now:
         t, lr = (x.astype(dtype) for x in (self.step, self.learning_rate))
         lam = self.state[DECAY].astype(dtype) if DECAY in self._schedulers else h.weight_decay
         return Now(t, lr, lam, beta2=h.beta2_of(t, mx.maximum))
@@ -206,7 +206,7 @@ def _zeros(parameters: Sequence[tuple[str, mx.array]]) -> list[str]:
         return []
 
 
-def _check_parameter(path: str, parameter: Any) -> None:
+def _check_parameter(path: str, parameter: object) -> None:
     dtype = getattr(parameter, "dtype", type(parameter).__name__)
     if dtype not in COMPUTED_IN:
         raise ParameterError(

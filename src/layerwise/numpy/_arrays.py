@@ -125,7 +125,7 @@ def lying(array: Array) -> Lying:
     return Lying(array.ctypes.data, array.shape, array.strides, array.itemsize)
 
 
-def check_parameter(name: Name, weights: Any) -> Array:
+def check_parameter(name: Name, weights: object) -> Array:
     """Return `weights` if it is an array that can be updated in place."""
     if not isinstance(weights, np.ndarray) or isinstance(weights, np.ma.MaskedArray):
         raise ParameterError(
@@ -145,7 +145,7 @@ def check_parameter(name: Name, weights: Any) -> Array:
     return weights
 
 
-def check_gradient(name: Name, grad: Any, weights: Array) -> Array:
+def check_gradient(name: Name, grad: object, weights: Array) -> Array:
     """Return `grad` as an array that fits `weights`."""
     if grad is None:
         raise GradientError(f"{name!r} has no gradient. Pass one, or leave the name out of this step.")

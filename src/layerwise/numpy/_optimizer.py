@@ -37,7 +37,7 @@ from layerwise.options.settings import Hyper, scheduled
 MODULE = ".optimizers"  # the module whose classes the package exports
 
 
-def _are_weights(lr: Any) -> bool:
+def _are_weights(lr: object) -> bool:
     """Return True for arrays by name or in a list, which other libraries take as the first argument."""
     if isinstance(lr, Mapping):
         lr = list(lr.values())
@@ -57,7 +57,7 @@ class Optimizer(Like):
 
     _way_out = "Weights are passed to each step: opt.step_all(weights, grads), both by name."
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, object]) -> None:
         # No docstring, because the classes would inherit it; `given` has every argument by name.
         lr = given["lr"]
         if _are_weights(lr):
@@ -81,7 +81,7 @@ class Optimizer(Like):
         return self._tensors.skipped
 
     @needing_all("step() takes one array; opt.step_all(weights, grads) takes all of them, by name.")
-    def step(self, name: Name, weights: Array, grad: Any) -> None:
+    def step(self, name: Name, weights: Array, grad: object) -> None:
         """Update one named array in place.
 
         Args:
@@ -100,7 +100,7 @@ class Optimizer(Like):
             warn_of(firsts, WAYS_OUT)
 
     @needing_all("It takes weights and their gradients, both by name.")
-    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
+    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, object]) -> None:
         """Update named arrays in place: all of them, or none if one of the arguments is wrong.
 
         Names without a gradient, or with None, keep their weights and their state.
@@ -122,7 +122,7 @@ class Optimizer(Like):
         if firsts:
             warn_of(firsts, WAYS_OUT)
 
-    def _take(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> list[FirstStep]:
+    def _take(self, weights: Mapping[Any, object], grads: Mapping[Any, object], whole: bool) -> list[FirstStep]:
         """Step these names: all, or none if one cannot be stepped. Return what are first steps."""
         api, kept = Named(self, whole), self._tensors
         due = due_of(weights, grads, whole)
@@ -142,7 +142,7 @@ class Optimizer(Like):
         self._note(weights, whole)
         return firsts
 
-    def _checked(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], due: Due, whole: bool) -> Due:
+    def _checked(self, weights: Mapping[Any, object], grads: Mapping[Any, object], due: Due, whole: bool) -> Due:
         """Return the work of a step, from names and arrays that are checked one by one."""
         for option, by_name in self._options.by_name.items():
             if whole and not self._matched:
@@ -153,7 +153,7 @@ class Optimizer(Like):
         each = [self._entry(name, weights[key], grads[key]) for name, key in names.items()]
         return Due(list(names), [p for p, _ in each], [g for _, g in each])
 
-    def _meet(self, weights: Mapping[Any, Any]) -> None:
+    def _meet(self, weights: Mapping[Any, object]) -> None:
         """Warn if no weights have a name of the loaded state, which then belongs to another model."""
         known, self._unmet = self._unmet, frozenset()
         if weights and known.isdisjoint(map(as_name, weights)):
@@ -170,13 +170,13 @@ class Optimizer(Like):
         if not weights.keys() <= self._seen.keys():
             self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
 
-    def _named(self, name: Any, given: Container[Any]) -> Name:
+    def _named(self, name: object, given: Container[object]) -> Name:
         own = as_name(name)
         if own not in self._slots:
             check_twin(own, given, self._seen, self._slots)
         return own
 
-    def _entry(self, name: Name, weights: Any, grad: Any) -> tuple[Array, Array]:
+    def _entry(self, name: Name, weights: object, grad: object) -> tuple[Array, Array]:
         p = _arrays.check_parameter(name, weights)
         slot = self._slots.get(name)
         if slot is not None and slot.shape != p.shape:
@@ -213,7 +213,7 @@ class Optimizer(Like):
             return scheduled(value, name, self.steps)
         return MappingProxyType(value) if isinstance(value, Mapping) else value  # a write to one would have no effect
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_") and name in self._names():
             self.set_options(**{name: value})
         elif name.startswith("_") or hasattr(type(self), name) or "_hyper" not in vars(type(self)):
@@ -228,7 +228,7 @@ class Optimizer(Like):
         known = [*self._names(), *(one for one in dir(type(self)) if not one.startswith("_"))]
         return f"{type(self).__name__} has no attribute {name!r}. {advice(name, known)}"
 
-    def set_options(self, **options: Any) -> None:
+    def set_options(self, **options: object) -> None:
         """Set several options, all or none, with effect from the next step.
 
         They are checked together: `set_options(momentum=0.9, nesterov=True)` is valid although nesterov alone may not
@@ -292,7 +292,7 @@ class Optimizer(Like):
         kept = {name: value for name, value in values.items() if not callable(value)}
         return {**kept, "seed": self._options.storage.seed}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Load a saved state, or raise StateError and change nothing.
 
         State keeps the format in which it was saved until the next step, and then follows `state_dtype`. lr,

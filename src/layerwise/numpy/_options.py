@@ -73,7 +73,7 @@ class Options:
     def __reduce__(self) -> Any:
         return Options.of, (type(self.h), self.given)
 
-    def changed(self, values: Mapping[str, Any]) -> Options:
+    def changed(self, values: Mapping[str, object]) -> Options:
         """Return the same settings with other values, checked together with the rest."""
         for name in RATES:
             if name in values and callable(getattr(self.h, name)) and not callable(values[name]):
@@ -98,7 +98,7 @@ class Options:
         return ", ".join(f"{key}={self.given[key]!r}" for key in shown)
 
 
-def _by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByName]:
+def _by_name(h: type[Hyper], given: Mapping[str, object]) -> dict[str, ByName]:
     checked: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
         "lr_scale": (1.0, lambda name, value: SCALE(name, value, "Pass the factor on lr, such as 0.1, by name.")),
         "adapt": (None, lambda name, value: h.check("adapt", value, name)),
@@ -109,7 +109,7 @@ def _by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByName]:
     return {name: ByName(name, given[name], default, check) for name, (default, check) in checked.items()}
 
 
-def _check_decay(h: type[Hyper], argument: str, value: Any) -> float | str:
+def _check_decay(h: type[Hyper], argument: str, value: object) -> float | str:
     """Return the factor on a name's weight_decay; for LAMB, its place in the formula."""
     own, allowed = h.__dataclass_fields__.get("decay"), checks.FLAG | SCALE
     allowed = allowed if own is None else allowed | own.metadata["check"]

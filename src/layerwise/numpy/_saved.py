@@ -31,7 +31,7 @@ class Saved(NamedTuple):
 
 
 def dump(
-    optimizer: str, slots: Mapping[Name, Slot], settings: Mapping[str, Any], skipped: int, step: int
+    optimizer: str, slots: Mapping[Name, Slot], settings: Mapping[str, object], skipped: int, step: int
 ) -> dict[str, Array]:
     state = {"optimizer": np.array(optimizer), "format": np.array(FORMAT)}
     state.update({"skipped": np.array(skipped), "step": np.array(step)})
@@ -88,14 +88,14 @@ def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]
     return {numbers.get(str(name), name): entry for name, entry in entries.items()}
 
 
-def _readable(key: str, value: Any) -> Array:
+def _readable(key: str, value: object) -> Array:
     try:
         return np.asarray(value)
     except Exception as problem:  # a foreign array may raise anything when it is read
         raise StateError(f"{key!r} cannot be read as an array of numbers: {problem} {WAY_OUT}") from None
 
 
-def held(key: str, entry: Mapping[str, Any], check: Check, whose: str = "") -> Any:
+def held(key: str, entry: Mapping[str, object], check: Check, whose: str = "") -> Any:
     """Return a number of a state; raise unless this check allows it."""
     try:
         return check.convert(entry.get(key))
@@ -103,7 +103,7 @@ def held(key: str, entry: Mapping[str, Any], check: Check, whose: str = "") -> A
         raise StateError(f"{whose + key!r} must be {check.allowed}, but is {entry.get(key)!r}. {WAY_OUT}") from None
 
 
-def _settings(header: Mapping[str, Array], here: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(header: Mapping[str, Array], here: Mapping[str, object]) -> dict[str, Any]:
     """Return the saved settings that an optimizer with these settings restores."""
     found = {name: held(name, header, check) for name, check in SETTINGS.items() if name in header}
     common = {name: value for name, value in found.items() if name in here}

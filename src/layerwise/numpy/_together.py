@@ -39,7 +39,7 @@ WAYS_OUT = WaysOut(
 )
 
 
-def due_of(weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Due:
+def due_of(weights: Mapping[Any, object], grads: Mapping[Any, object], whole: bool) -> Due:
     """Return the work as it was given; for all names, those with a gradient."""
     names = [name for name, g in grads.items() if not (whole and g is None)]
     return Due(names, [weights[name] for name in names], [grads[name] for name in names])

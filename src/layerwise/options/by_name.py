@@ -41,7 +41,7 @@ def _is_id(name: object) -> bool:
     return not isinstance(name, bool) and isinstance(name, numbers.Integral)
 
 
-def check_twin(name: Name, *names: Container[Any]) -> None:
+def check_twin(name: Name, *names: Container[object]) -> None:
     """Raise if another name differs from this one only in being an integer or a string."""
     twin = _twin(name)
     if twin is not None and any(twin in some for some in names):
@@ -76,7 +76,7 @@ def check_matched(argument: str, patterns: Iterable[Any], names: Collection[Name
         )
 
 
-def few(names: Iterable[Any]) -> str:
+def few(names: Iterable[object]) -> str:
     """Return the first few names, in words."""
     first = [repr(name) for name, _ in zip(names, range(6), strict=False)]
     return ", ".join([*first[:5], "…"] if len(first) > 5 else first) or "none"
@@ -127,7 +127,7 @@ class ByName:
     def __call__(self, name: Name) -> Any:
         return self.default if self.given is None else self._checked(name, self._look_up(name))
 
-    def _checked(self, name: Name, value: Any) -> Any:
+    def _checked(self, name: Name, value: object) -> Any:
         return self.default if value is None else self.check(f"{self.argument}[{name!r}]", value)
 
     def _look_up(self, name: Name) -> Any:

@@ -31,14 +31,14 @@ class Check:
     members: tuple[Check, ...] = ()  # of the two entries, if this is a pair
     choices: tuple[Any, ...] = ()  # the allowed values that are not numbers
 
-    def __call__(self, argument: str, value: Any, way_out: str) -> Any:
+    def __call__(self, argument: str, value: object, way_out: str) -> Any:
         try:
             return self.convert(value)
         except Refused:
             raise HyperparameterError(sentence(argument, self.allowed, value, way_out)) from None
 
     def __or__(self, other: Check) -> Check:
-        def either(value: Any) -> Any:
+        def either(value: object) -> Any:
             try:
                 return self.convert(value)
             except Refused:
@@ -47,7 +47,7 @@ class Check:
         return Check(f"{self.allowed} or {other.allowed}", either, choices=self.choices + other.choices)
 
 
-def option(default: Any, check: Check, way_out: str, shown: bool = True, **known: Any) -> Any:
+def option(default: object, check: Check, way_out: str, shown: bool = True, **known: object) -> Any:
     """Return a dataclass field with its check, the way out of an error, and other metadata."""
     return field(default=default, repr=shown, metadata={"check": check, "way_out": way_out, **known})
 
@@ -87,12 +87,12 @@ def plain(value: Any, of_one: bool = False) -> Any:
         raise Refused from None
 
 
-def of_python(value: Any) -> Any:
+def of_python(value: object) -> Any:
     """Return a NumPy number or text as the Python object, which every file and process can hold."""
     return value.item() if isinstance(value, (np.generic, np.ndarray)) and not value.ndim else value
 
 
-def members(value: Any) -> tuple[Any, ...]:
+def members(value: object) -> tuple[Any, ...]:
     """Return the members of a sequence or of a one-dimensional array, but not of text."""
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
         return tuple(value.tolist())
@@ -101,7 +101,7 @@ def members(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _patterns(value: Any) -> tuple[str, ...]:
+def _patterns(value: object) -> tuple[str, ...]:
     found = members(value)
     try:
         for pattern in found:
@@ -128,7 +128,7 @@ def is_used_up(value: object) -> bool:
     return inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
 
 
-def as_float(value: Any) -> float:
+def as_float(value: object) -> float:
     """Return a finite number as a float: a Python number or an array of one element, but not a bool or text."""
     value = plain(value, of_one=True)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -142,7 +142,7 @@ def as_float(value: Any) -> float:
     return x + 0.0  # -0.0 is 0
 
 
-def as_int(value: Any) -> int:
+def as_int(value: object) -> int:
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise Refused
@@ -152,7 +152,7 @@ def as_int(value: Any) -> int:
 def number(low: float, high: float = math.inf, *, above: bool = False, to: bool = False) -> Check:
     """Return a check for a finite number from `low` (excluded if `above`) to `high` (included if `to`)."""
 
-    def convert(value: Any) -> float:
+    def convert(value: object) -> float:
         x = as_float(value)
         if (x <= low if above else x < low) or (x > high if to else x >= high):
             raise Refused
@@ -170,7 +170,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False, to: bool 
 def integer(low: int, bits: int | None = None) -> Check:
     """Return a check for an integer ≥ `low`, which fits into `bits` bits if given."""
 
-    def convert(value: Any) -> int:
+    def convert(value: object) -> int:
         n = as_int(value)
         if n < low or (bits is not None and n >> bits):
             raise Refused
@@ -188,7 +188,7 @@ def alternatives(words: Sequence[str]) -> str:
 def one_of(*choices: object) -> Check:
     """Return a check for one of the given values. True does not equal 1."""
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> Any:
         value = plain(value)
         kind = str if isinstance(value, str) else type(value)
         for choice in choices:
@@ -202,7 +202,7 @@ def one_of(*choices: object) -> Check:
 def pair(first: Check, second: Check, ordered: bool = False) -> Check:
     """Return a check for two values. If `ordered`, the first is at most the second, and None is no bound."""
 
-    def convert(value: Any) -> tuple[Any, Any]:
+    def convert(value: object) -> tuple[Any, Any]:
         values = members(value)
         if len(values) != 2:
             raise Refused
@@ -216,7 +216,7 @@ def pair(first: Check, second: Check, ordered: bool = False) -> Check:
 
 
 def schedule() -> Check:
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> Any:
         if not callable(value) or isinstance(value, type) or not _takes_a_step(value):
             raise Refused
         return value

@@ -19,13 +19,13 @@ DECAY_SCALES = {
 
 
 def option(
-    default: Any,
+    default: object,
     check: Check,
     means: str,
     way_out: str,
     *,
     shown: bool = True,
-    optax_default: Any = MISSING,
+    optax_default: object = MISSING,
 ) -> Any:
     """Declare an option: its default, its check, its meaning in one sentence, and the way out of an error.
 
@@ -44,12 +44,12 @@ def lr(default: float, means: str = "Learning rate.") -> Any:
     return option(default, RATE, means, LR)
 
 
-def weight_decay(default: float = 0.0, optax_default: Any = MISSING) -> Any:
+def weight_decay(default: float = 0.0, optax_default: object = MISSING) -> Any:
     way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To maximize, use maximize=True."
     return option(default, RATE, "Weight decay λ.", way_out, optax_default=optax_default)
 
 
-def decay_scale(*scales: str, optax_default: Any = MISSING) -> Any:
+def decay_scale(*scales: str, optax_default: object = MISSING) -> Any:
     """Declare the factors that weight_decay may be multiplied by, the default first."""
     factors, ways_out = zip(*(words for name, words in DECAY_SCALES.items() if name in scales), strict=True)
     return option(
@@ -92,7 +92,7 @@ def betas(b1: float = 0.9, b2: float = 0.999) -> Any:
     )
 
 
-def eps(default: float, means: str, above: bool = False, optax_default: Any = MISSING) -> Any:
+def eps(default: float, means: str, above: bool = False, optax_default: object = MISSING) -> Any:
     """Declare a small number that keeps a denominator from being 0; it must be `above` 0 if it is a bound."""
     such_as = f"{default or 1e-8:.0e}".replace("e-0", "e-") + ("" if default else ", or 0")
     way_out = f"Pass a small number such as eps={such_as}."
@@ -143,7 +143,7 @@ def nesterov() -> Any:
     return flag(False, "Use Nesterov's momentum; needs momentum > 0 and dampening = 0.")
 
 
-def momentum_dtype(optax_default: Any = MISSING) -> Any:
+def momentum_dtype(optax_default: object = MISSING) -> Any:
     """Declare the dtype that stores the momentum; `StoredMomentum` passes it to the APIs."""
     return option(
         None,

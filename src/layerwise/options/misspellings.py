@@ -45,7 +45,7 @@ def binding(
     placed = [one.name for one in declared if not one.keyword]
     required = [one.name for one in declared if one.default is REQUIRED]
 
-    def bound(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def bound(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
         if not kwargs.keys() <= usual.keys():
             check_keywords(of, [name for name in kwargs if name not in usual], [*usual])
         if len(args) > len(placed):
@@ -71,7 +71,7 @@ def needing_all(way_out: str) -> Callable[[F], F]:
         _, *names = inspect.signature(method).parameters
 
         @wraps(method)
-        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def called(self: object, *args: object, **kwargs: object) -> Any:
             if len(args) + len(kwargs) < len(names):
                 lacking = [f"`{name}`" for name in names[len(args) :] if name not in kwargs]
                 raise ArgumentError(f"{method.__name__}() is missing {' and '.join(lacking)}. {way_out}")

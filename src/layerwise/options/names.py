@@ -157,7 +157,7 @@ def is_pair(names: Sequence[str]) -> bool:
 
 
 def pair(
-    h: type[Hyper], option: str, names: Names, given: Mapping[str, Any], is_free: Callable[[Any], bool] | None = None
+    h: type[Hyper], option: str, names: Names, given: Mapping[str, object], is_free: Callable[[Any], bool] | None = None
 ) -> tuple[Any, ...]:
     """Return an option that is a pair of numbers, each checked under its own name, or its default if missing.
 

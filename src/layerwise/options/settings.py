@@ -81,7 +81,7 @@ class Hyper(Checked):
             return None if bound == (None, None) else bound
         return (-bound, bound) if bound is not None and is_on(bound) else None
 
-    def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
+    def beta2_of(self, t: object, at_least: Callable[[Any, int], Any] = max) -> Any:
         """Return the decay of the second moment at step t, if it does not follow the rule's formula."""
         return None
 
@@ -145,7 +145,7 @@ class Hyper(Checked):
         """
         return self
 
-    def settled(self: H, **values: Any) -> H:
+    def settled(self: H, **values: object) -> H:
         """Return a copy with these values, without validating them."""
         settled = copy(self)
         for name, value in values.items():
@@ -157,7 +157,9 @@ class Hyper(Checked):
         return (self.asks_of_model, *(_form(getattr(self, spec.name)) for spec in fields(self)))
 
     @classmethod
-    def check(cls, name: str, value: Any, argument: str | None = None, called: Mapping[str, str] | None = None) -> Any:
+    def check(
+        cls, name: str, value: object, argument: str | None = None, called: Mapping[str, str] | None = None
+    ) -> Any:
         """Return one option's value, checked alone.
 
         `argument` is its name in the message; `called` maps options to their names in the caller's API.
@@ -325,7 +327,7 @@ class StoredMomentum(Hyper):
         return {} if own.momentum_dtype is None else {field: own.momentum_dtype}
 
 
-def settled(h: H, **values: Any) -> H:
+def settled(h: H, **values: object) -> H:
     """Return settings with these values: the same object for all equal tensors, so that their coefficients are computed
     once.
     """
@@ -337,7 +339,7 @@ def settled(h: H, **values: Any) -> H:
 
 
 @lru_cache(maxsize=256, typed=True)
-def _settled(h: Any, **values: Any) -> Any:
+def _settled(h: Any, **values: object) -> Any:
     return h.settled(**values)
 
 
@@ -348,7 +350,7 @@ def options_in_order(h: type[Hyper]) -> list[str]:
     return [name for name in dict.fromkeys(own) if name in there]
 
 
-def in_words(value: Any) -> Any:
+def in_words(value: object) -> Any:
     """Return a setting as other processes and checkpoints see it: a function by its name."""
     if not callable(value):
         return value
@@ -362,7 +364,7 @@ def scheduled(value: Scheduled, name: str, step: int) -> float:
     return float(number(0)(f"{name}({step})", value(step), "A schedule must return such a number for every step."))
 
 
-def _form(value: Any) -> Any:
+def _form(value: object) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_form, value))
     return (value == 0,) if isinstance(value, float) else value

@@ -126,7 +126,7 @@ class _Task:
     def _array(self, x: Variable) -> Array:
         return Array(x, self._numbers.constants)
 
-    def _stacked(self, each: Sequence[Any]) -> Variable:
+    def _stacked(self, each: Sequence[object]) -> Variable:
         return each[0] if len(each) == 1 else paddle.stack(list(each), axis=-1)
 
     def run(self, coupled: bool) -> Run:
@@ -218,7 +218,7 @@ def measured(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> di
     return {key: paddle.concat([one[key] for one in each]) for key in each[0]}
 
 
-def _of_piece(stats: Mapping[str, Any], piece: Piece, dtype: str) -> dict[str, Variable]:
+def _of_piece(stats: Mapping[str, object], piece: Piece, dtype: str) -> dict[str, Variable]:
     blocks, constants = prod(piece.shape[d] for d in piece.block_dims), Constants()
     found = {}
     for key, x in stats.items():

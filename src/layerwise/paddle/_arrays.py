@@ -59,14 +59,14 @@ def _clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
     return paddle.clip(x, -inf if low is None else low, inf if high is None else high)
 
 
-def _where(condition: Tensor, yes: Any, no: Any) -> Tensor:
+def _where(condition: Tensor, yes: object, no: object) -> Tensor:
     """Return a choice in the dtype of the array among the two; a number has no dtype."""
     like = yes if isinstance(yes, TENSORS) else no
     yes, no = (x if isinstance(x, TENSORS) else paddle.full_like(like, x) for x in (yes, no))
     return paddle.where(condition, *paddle.broadcast_tensors([yes, no]))
 
 
-def _asarray(x: Any, dtype: Any) -> Tensor:
+def _asarray(x: Any, dtype: object) -> Tensor:
     return paddle.cast(x, dtype) if isinstance(x, TENSORS) else paddle.to_tensor(x, dtype=dtype)
 
 
@@ -180,7 +180,7 @@ def is_same(one: Tensor, p: Tensor) -> bool:
     return one is p or (isinstance(one, Variable) and isinstance(p, Variable) and bool(one.is_same(p)))
 
 
-def check_loss(loss: Any) -> None:
+def check_loss(loss: object) -> None:
     """Raise unless this is a loss: a tensor, or in the static graph a variable, of one number."""
     if not isinstance(loss, paddle.Tensor if paddle.in_dynamic_mode() else Variable):
         shown = type(loss).__name__

@@ -70,7 +70,7 @@ class Checkpoints:
             found[SCHEDULER] = self._learning_rate.state_dict()
         return found
 
-    def set_state_dict(self, state_dict: Any) -> None:
+    def set_state_dict(self, state_dict: object) -> None:
         """Load a saved state of this class or of Paddle's own; or raise StateError and change nothing.
 
         It may have been saved in the other mode. In the static graph, run the startup program first.
@@ -94,7 +94,7 @@ class Checkpoints:
     load_state_dict = set_state_dict
     set_dict = set_state_dict
 
-    def _loaded(self, saved: Mapping[str, Any]) -> dict[str, Slot]:
+    def _loaded(self, saved: Mapping[str, object]) -> dict[str, Slot]:
         known = {p.name: p for p in self._members}
         arrays = {key: x for key, x in saved.items() if key not in BESIDE}
         if not arrays:

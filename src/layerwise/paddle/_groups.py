@@ -33,12 +33,12 @@ class Group(NamedTuple):
     given: dict[str, Any]  # settings of the group itself, in Paddle's form
 
 
-def of_program(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> Group:
+def of_program(hyper: type[Hyper], given: Mapping[str, object], lr: float) -> Group:
     """Return the group of all parameters of a program; it is empty until the program is known."""
     return _group(hyper, given, {PLAIN: []}, 0, lr)
 
 
-def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[Group]:
+def groups_of(hyper: type[Hyper], given: Mapping[str, object], lr: float) -> list[Group]:
     """Return the groups, if all arguments are valid; nothing of Paddle's is changed yet."""
     found = [_group(hyper, given, one, i, lr) for i, one in enumerate(_as_dicts(given["parameters"]))]
     found = [group for group in found if group.params]
@@ -65,7 +65,7 @@ def in_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: x.item() if key in one else x for key, x in given.items()}
 
 
-def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
+def _as_dicts(parameters: object) -> list[dict[str, Any]]:
     if isinstance(parameters, (*TENSORS, Mapping, str)) or not isinstance(parameters, Iterable):
         raise ParameterError(
             "`parameters` must be a list of parameters, or of dicts with 'params', but is a "
@@ -80,7 +80,7 @@ def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
     return [dict(one) for one in found] if any(of_dicts) else [{PLAIN: found}]
 
 
-def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], number: int, lr: float) -> Group:
+def _group(hyper: type[Hyper], given: Mapping[str, object], own: dict[str, Any], number: int, lr: float) -> Group:
     own, params = {key: checks.of_python(x) for key, x in own.items()}, own.get(PLAIN, own.get("params"))
     if PLAIN in own:
         own = {}
@@ -106,7 +106,7 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
     return Group(members, h, excludes, clip, {**own, "params": members} if own else own)
 
 
-def _params(params: Any, number: int) -> list[Tensor]:
+def _params(params: object, number: int) -> list[Tensor]:
     if isinstance(params, TENSORS):
         return [params]
     if isinstance(params, (set, str)) or not isinstance(params, Iterable) or checks.is_used_up(params):
@@ -144,7 +144,7 @@ def rate_of(p: Tensor, lr: Any) -> Any:
     return float(scale) if isinstance(scale, paddle.Tensor) else lr * float(scale)
 
 
-def rates_of(params: Sequence[Tensor], lr: Any) -> list[Any]:
+def rates_of(params: Sequence[Tensor], lr: object) -> list[Any]:
     """Return the learning rate of each parameter: in a program, one variable for each factor."""
     keys = list(map(_factor_key, params))
     found = {key: rate_of(p, lr) for key, p in dict(zip(keys, params, strict=True)).items()}
@@ -201,7 +201,7 @@ def _clipped(clip: Any, pairs: list[tuple[Tensor, Tensor]]) -> Any:
 # ---- Paddle's clips and regularizers, as options of a rule that have the same effect on a gradient
 
 
-def check_clip(clip: Any, h: Hyper) -> None:
+def check_clip(clip: object, h: Hyper) -> None:
     """Raise unless this is one of Paddle's clips, or None, and no other bound contradicts it."""
     if clip is None:
         return
@@ -240,7 +240,7 @@ def bounds_of_clip(clip: Any) -> dict[str, Any] | None:
     return {"max_grad_value": (clip.min, clip.max)} if kind is ClipGradByValue else None
 
 
-def as_regularizer(value: Any) -> Any:
+def as_regularizer(value: object) -> Any:
     """Return the `weight_decay` of a group in the meaning of Paddle's optimizers: a penalty on the gradient."""
     if value is None or isinstance(value, WeightDecayRegularizer):
         return value

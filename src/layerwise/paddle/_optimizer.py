@@ -112,7 +112,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
     _learning_rate: Any
     _master_weights: dict[str, Tensor]
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, object]) -> None:
         # No docstring, because the classes would inherit it; `given` has every argument by name.
         self._graph = Graph() if _in_static() else None
         given = in_numbers(given)
@@ -149,7 +149,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._param_groups.append({**group.given, "params": group.params, "grad_clip": group.clip})
 
     @classmethod
-    def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _like(cls, name: str, given: Mapping[str, object]) -> dict[str, Any]:
         return joined(preset(name), given)
 
     # ---- the step
@@ -165,7 +165,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._take([(p, g) for p, g in zip(self._members, _gradients(self._members), strict=True) if g is not None])
 
     def minimize(
-        self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
+        self, loss: object, startup_program: object = None, parameters: object = None, no_grad_set: object = None
     ) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
         """Step the parameters, or those given here, except those in `no_grad_set`, after `loss.backward()`.
 
@@ -177,11 +177,11 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
     def backward(
         self,
-        loss: Any,
-        startup_program: Any = None,
-        parameters: Any = None,
-        no_grad_set: Any = None,
-        callbacks: Any = None,
+        loss: object,
+        startup_program: object = None,
+        parameters: object = None,
+        no_grad_set: object = None,
+        callbacks: object = None,
     ) -> list[tuple[Tensor, Tensor]]:
         """Return pairs of parameters and gradients for `apply_gradients`: those given here, or all with a gradient,
         except those in `no_grad_set`. Both arguments hold parameters or their names.
@@ -245,7 +245,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
                 "it; the state of one loads into the other."
             )
 
-    def _some(self, which: Any, known: Sequence[Tensor]) -> list[Tensor]:
+    def _some(self, which: object, known: Sequence[Tensor]) -> list[Tensor]:
         """Return parameters, given themselves or by name."""
         by_name, found = {p.name: p for p in known}, []
         for one in listed(which):
@@ -407,7 +407,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             self._graph.set_rate(self._global_learning_rate(self._graph.program), value)
         self._learning_rate = value
 
-    def set_lr_scheduler(self, scheduler: Any) -> None:
+    def set_lr_scheduler(self, scheduler: object) -> None:
         """Let the learning rate follow this scheduler from now on."""
         if not isinstance(scheduler, LRScheduler):
             raise HyperparameterError(
@@ -430,7 +430,7 @@ class Members:
 
     keeps = True
 
-    def __init__(self, optimizer: Any, params: Sequence[Tensor]) -> None:
+    def __init__(self, optimizer: Optimizer, params: Sequence[Tensor]) -> None:
         self.optimizer, self.params = optimizer, params
 
     @property
@@ -465,7 +465,7 @@ class Members:
         return Rates([n + 1 for n in counts], lr, [cast("Any", one.plan.h).weight_decay for one in planned])
 
     def peak(self, planned: Planned, lr: float) -> float:
-        return cast("float", self.optimizer._peak(lr))
+        return self.optimizer._peak(lr)
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor | None]:

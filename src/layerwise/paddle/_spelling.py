@@ -35,13 +35,13 @@ def decay_argument(h: type[Hyper]) -> str:
     return name
 
 
-def as_rate(value: Any) -> float:
+def as_rate(value: object) -> float:
     """Return a learning rate, if it is a number that can be one."""
     found: float = RATE("learning_rate", value, LR_WAY_OUT)
     return found
 
 
-def options_of(h: type[Hyper], given: Mapping[str, Any]) -> Any:
+def options_of(h: type[Hyper], given: Mapping[str, object]) -> Any:
     """Return the checked options of a rule, given arguments by their names."""
     make: Any = h
     names, found = PADDLE.of(h), {}
@@ -59,7 +59,7 @@ def options_of(h: type[Hyper], given: Mapping[str, Any]) -> Any:
     return make(**found)
 
 
-def joined(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def joined(given: Mapping[str, object], own: Mapping[str, object]) -> dict[str, Any]:
     """Return the given arguments with a group's own, which replace arguments of either name for the same option."""
     found = {**given, **own}
     if "always_adapt" in own and own.get("adapt") is None:
@@ -69,7 +69,7 @@ def joined(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _adapt(h: type[Hyper], given: Mapping[str, Any]) -> Any:
+def _adapt(h: type[Hyper], given: Mapping[str, object]) -> Any:
     """Return where the trust ratio is used, from `adapt`, or without it from `always_adapt`."""
     always = checks.FLAG("always_adapt", given["always_adapt"], "Pass True or False.")
     if given["adapt"] is None:
@@ -81,7 +81,7 @@ def _adapt(h: type[Hyper], given: Mapping[str, Any]) -> Any:
     return adapt
 
 
-def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
+def preset(name: str, /, **overrides: object) -> dict[str, Any]:
     """Return keyword arguments for the preset's class: `Lamb(1e-3, **preset("apex.FusedLAMB"), parameters=…)`.
 
     `Lamb.like("apex.FusedLAMB", 1e-3, parameters=…)` does the same, and also takes arguments.

@@ -96,7 +96,7 @@ class Names(NamedTuple):
         return f"{self.prefix}{self.optimizer.lower()}_{what}"
 
 
-def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -> dict[str, Any]:
+def dump(names: Names, settings: Mapping[str, object], slots: Mapping[str, Slot]) -> dict[str, Any]:
     """Return the state under the names that Paddle's optimizers give it."""
     found: dict[str, Any] = {}
     for p, slot in slots.items():
@@ -129,7 +129,9 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 # ---- reading
 
 
-def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, Any]) -> Any:
+def by_parameter(
+    names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, object]
+) -> Any:
     """Return a checkpoint's entries for each parameter, by their keys without numbers."""
     keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps, MASTER_KEY]
     others = {names._replace(optimizer=one).steps: one for one in ENTRIES if one != names.optimizer}
@@ -154,7 +156,7 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
     return found
 
 
-def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
+def _parsed(key: object, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
     parts = key.split("_") if isinstance(key, str) else []
     for i in range(len(parts) - 1, 0, -1):
         p = "_".join(parts[:i])
@@ -164,7 +166,7 @@ def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
     return None, ""
 
 
-def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, Any]) -> Slot:
+def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, object]) -> Slot:
     """Return the state of one parameter, given a checkpoint's entries for it."""
     arrays = {}
     for field, shape in plan.state_shapes.items():
@@ -182,7 +184,7 @@ def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, Any]) -> Sl
     return Slot(arrays, _count(names, plan.h, p, found))
 
 
-def taken(what: str, value: Any, p: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
+def taken(what: str, value: object, p: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
     """Return a copy of a saved array in this shape and dtype, on the parameter's device.
 
     16-bit integers are bfloat16, as in Paddle's files.
@@ -204,7 +206,7 @@ def taken(what: str, value: Any, p: Tensor, shape: tuple[int, ...], dtype: str) 
     return copied if isinstance(p, Variable) or str(copied.place) == str(p.place) else copied.to(p.place)
 
 
-def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> None:
+def load_scheduler(scheduler: object, state: Mapping[str, object]) -> None:
     """Load the saved state of a scheduler, if there is one, or change nothing."""
     saved = state.get(SCHEDULER)
     if not (saved is None or isinstance(saved, Mapping)):
@@ -227,7 +229,7 @@ def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> None:
         raise StateError(f"{SCHEDULER!r} does not fit this optimizer's scheduler: {problem}") from None
 
 
-def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
+def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, object]) -> int:
     """Return the number of steps: as counted, or from the powers of β that Paddle keeps."""
     if names.steps in found:
         return _counted(f"{names.steps!r} of {p.name}", found[names.steps])
@@ -246,7 +248,7 @@ def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
     return counts.pop() if counts else max(len(powers(beta, computing(p))) for _, beta in pairs)
 
 
-def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, Any]) -> int | None:
+def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, object]) -> int | None:
     what = f"{key!r} of {p.name}"
     value = _number(what, found[key])
     if not 0 <= value <= max(beta, float(np.float32(beta))):
@@ -254,7 +256,7 @@ def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, Any]) -> int
     return count_of(value, beta, computing(p))
 
 
-def _counted(what: str, value: Any) -> int:
+def _counted(what: str, value: object) -> int:
     number = _number(what, value)
     try:
         count: int = COUNT.convert(int(number) if isinstance(number, float) and number.is_integer() else number)
@@ -263,7 +265,7 @@ def _counted(what: str, value: Any) -> int:
     return count
 
 
-def _number(what: str, value: Any) -> Any:
+def _number(what: str, value: object) -> Any:
     array = np.asarray(None if isinstance(value, paddle.Tensor) and unreadable(value) else value)
     if array.size != 1 or array.dtype.kind not in "iuf":
         raise StateError(f"{what} must be one number, but is {value!r}.")

@@ -38,7 +38,7 @@ class Graph:
         self._stats: dict[str, dict[str, Variable]] = {}
         self._skipped: Variable | None = None
 
-    def begin(self, program: Any) -> None:
+    def begin(self, program: object) -> None:
         """Set the only program of this optimizer: in a second one, state would have the same names."""
         if self.program is not None and self.program != program:
             raise ParameterError("this optimizer already steps another program. Create an optimizer for each program.")
@@ -49,7 +49,7 @@ class Graph:
 
     # ---- building
 
-    def skip(self, found_inf: Any, grads: Sequence[Variable]) -> Variable | None:
+    def skip(self, found_inf: object, grads: Sequence[Variable]) -> Variable | None:
         """Return whether a step is skipped: if a loss scaler, or these gradients, have nan or inf."""
         why = [paddle.any(paddle.cast(found_inf, "bool"))] if isinstance(found_inf, Variable) else []
         if (finite := all_finite(grads)) is not None:
@@ -130,7 +130,7 @@ def trainable(loss: Variable) -> list[Variable]:
     return [p for p in loss.block.program.global_block().all_parameters() if not p.stop_gradient]
 
 
-def others_in(no_grad_set: Any, known: Sequence[Variable]) -> list[Variable]:
+def others_in(no_grad_set: object, known: Sequence[Variable]) -> list[Variable]:
     """Return the variables that stop gradients and are not parameters."""
     variables = (one for one in listed(no_grad_set) if isinstance(one, Variable))
     return [one for one in variables if not any(one.is_same(p) for p in known)]
@@ -139,7 +139,7 @@ def others_in(no_grad_set: Any, known: Sequence[Variable]) -> list[Variable]:
 # ---- knowledge before a program runs
 
 
-def firsts_of(dues: Sequence[Due], startup: Any, peak: float, has_blocks: bool) -> list[FirstStep]:
+def firsts_of(dues: Sequence[Due], startup: object, peak: float, has_blocks: bool) -> list[FirstStep]:
     """Return what is known of the first step of these parameters, whose values a startup program will make."""
     zero, firsts = _zeros_of(startup), []
     for due in dues:
@@ -199,7 +199,7 @@ def _read(one: Variable) -> Any:
     return np.array(_found(one))  # of bfloat16 its bits
 
 
-def _write(one: Variable, numbers: Any) -> None:
+def _write(one: Variable, numbers: object) -> None:
     tensor = _found(one)
     place = tensor._place()
     tensor.set(numbers, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())

@@ -57,7 +57,7 @@ class Array:
             self.constants[key] = paddle.full([*shape], *key[:2])
         return self.constants[key]
 
-    def __getitem__(self, place: Any) -> Array:
+    def __getitem__(self, place: object) -> Array:
         return self.like(self.variable[place])
 
     def __iter__(self) -> Iterator[Array]:
@@ -83,7 +83,7 @@ def bare(x: Any) -> Any:
 
 
 def _operator(compute: Callable[[Any, Any], Any], reflected: bool = False) -> Callable[[Array, Any], Array]:
-    def apply(self: Array, other: Any) -> Array:
+    def apply(self: Array, other: object) -> Array:
         pair = self.variable, self.beside(other)
         return self.like(compute(*(reversed(pair) if reflected else pair)))
 
@@ -100,7 +100,7 @@ for name, compute in (("and", paddle.logical_and), ("or", paddle.logical_or)):
 
 
 def _lifted(function: Callable[..., Any]) -> Callable[..., Array]:
-    def apply(x: Any, *args: Any, **options: Any) -> Array:
+    def apply(x: Any, *args: object, **options: object) -> Array:
         first: Array = x[0] if isinstance(x, (list, tuple)) else x
         return first.like(function(bare(x), *args, **options))
 
@@ -171,7 +171,7 @@ class Numbers:
         self.counts, self.constants = counts, Constants()
         self._known: dict[Any, Any] = {}
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+    def once(self, key: object, make: Callable[[], Any]) -> Any:
         """Return what is the same for several tensors."""
         if key not in self._known:
             self._known[key] = make()

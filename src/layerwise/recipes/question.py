@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 from layerwise.catalog.registry import BY_LOWER, ENTRIES
 from layerwise.options.checks import NONE, Check, Checked, Contradiction, Refused, integer, number, one_of, option
@@ -19,14 +19,14 @@ WHOLE_RUN = "Pass the number of samples in the run: epochs times the size of the
 BATCH = "Pass the number of samples per step, over all devices and micro-batches."
 
 
-def _optimizer(value: Any) -> str:
+def _optimizer(value: object) -> str:
     name = getattr(value, "__name__", value)  # a class or function of an API, or its name
     if not isinstance(name, str) or name.lower() not in BY_LOWER:
         raise Refused
     return BY_LOWER[name.lower()]
 
 
-def _samples(value: Any) -> float | None:
+def _samples(value: object) -> float | None:
     found = (number(0, above=True) | NONE).convert(value)
     return int(found) if found is not None and not found % 1 else found  # as an error shows it
 

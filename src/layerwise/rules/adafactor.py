@@ -67,7 +67,7 @@ UNIT_OR_NONE = number(0, 1) | NONE
 BETA2 = number(0, 1)
 
 
-def _eps1(value: Any) -> float | None:
+def _eps1(value: object) -> float | None:
     # With eps = 0, a gradient that is zero from the start would give 0/0.
     return None if value is None else float(number(0, above=True).convert(value))
 

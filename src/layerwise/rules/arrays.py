@@ -28,7 +28,7 @@ def length(xp: Functions, squares: Scalar, like: Array) -> Scalar:
     return norm if norm.dtype == own else xp.asarray(norm, dtype=own)
 
 
-def still(xp: Functions, numbers: Any) -> Any:
+def still(xp: Functions, numbers: object) -> Any:
     """Return the numbers of a tensor. A compiling namespace computes them outside the loop over its elements."""
     return xp.still(numbers) if hasattr(xp, "still") else numbers
 

@@ -16,7 +16,7 @@ WAY_OUT = f'Pass "last", "largest", "matrix", False, or {GIVEN}'
 WAY_OUT_OF_LINES = f'Pass "first", "last", False, or {GIVEN}'
 
 
-def _group(value: Any) -> Dims:
+def _group(value: object) -> Dims:
     try:
         return (as_int(value),)
     except Refused:
@@ -26,7 +26,7 @@ def _group(value: Any) -> Dims:
     return group
 
 
-def _convert(names: tuple[str, ...], value: Any) -> Any:
+def _convert(names: tuple[str, ...], value: object) -> Any:
     if plain(value) is False or (isinstance(value, str) and value in names):
         return str(value) if isinstance(value, str) else False
     groups = members(value)

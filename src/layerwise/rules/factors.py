@@ -29,7 +29,7 @@ H = TypeVar("H", bound=Hyper)
 LARGEST = 2.0**50  # the largest number of a gradient
 
 
-def factored_option(optax_default: Any = MISSING) -> Any:
+def factored_option(optax_default: object = MISSING) -> Any:
     return option(
         "last",
         dimensions.CHECK,
@@ -40,7 +40,7 @@ def factored_option(optax_default: Any = MISSING) -> Any:
     )
 
 
-def min_dim_option(optax_default: Any = MISSING) -> Any:
+def min_dim_option(optax_default: object = MISSING) -> Any:
     return option(
         0,
         integer(0, bits=63),
@@ -50,7 +50,7 @@ def min_dim_option(optax_default: Any = MISSING) -> Any:
     )
 
 
-def fitted(h: H, shape: Shape, block_dims: Shape, **values: Any) -> H:
+def fitted(h: H, shape: Shape, block_dims: Shape, **values: object) -> H:
     """Return the settings with a tensor's rows and columns (False if it is not factored) and these values."""
     own: Any = h
     factored = dimensions.dims(own.factored, shape, own.min_dim_size_to_factor, block_dims) or False

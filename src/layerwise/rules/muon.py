@@ -85,7 +85,7 @@ NAMED = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}
 _name = one_of(*NAMED).convert
 
 
-def _coefficients(value: Any) -> Any:
+def _coefficients(value: object) -> Any:
     """Return three numbers, or three for each iteration."""
     if isinstance(value, str):
         return _name(value)
@@ -96,7 +96,7 @@ def _coefficients(value: Any) -> Any:
         return tuple(_three(members(one)) for one in each) or _three(())
 
 
-def _three(values: tuple[Any, ...]) -> Polynomial:
+def _three(values: tuple[object, ...]) -> Polynomial:
     if len(values) != 3:
         raise Refused
     a, b, c = map(as_float, values)

@@ -26,14 +26,14 @@ def once_a_step(coefficients: Callable[[Any, Any, Any], Any]) -> Callable[[Any, 
     """Let a namespace replace the numbers of a step, once for all tensors that share them."""
 
     @wraps(coefficients)
-    def taken(xp: Functions, h: Any, now: Any) -> Any:
+    def taken(xp: Functions, h: Any, now: object) -> Any:
         own = getattr(xp, "coefficients", None)
         return coefficients(xp, h, now) if own is None else own(coefficients, h, now)
 
     return taken
 
 
-def choose(xp: Functions, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+def choose(xp: Functions, condition: object, yes: Scalar, no: Scalar) -> Scalar:
     return (yes if condition else no) if isinstance(condition, bool) else xp.where(condition, yes, no)
 
 

@@ -46,7 +46,7 @@ class Ratio(NamedTuple):
         return self.factor * self.unit
 
 
-def trusted(xp: Functions, above: Scalar, below: Scalar, defined: Any, k: Trust, clipped_by: Scalar = 1.0) -> Ratio:
+def trusted(xp: Functions, above: Scalar, below: Scalar, defined: object, k: Trust, clipped_by: Scalar = 1.0) -> Ratio:
     """Return above / below / clipped_by within the bounds; `zero` if a norm is 0, and 1 if the ratio is turned off."""
     # If the weights are so large that 2^-24 of their length leaves the dtype, they have left it themselves.
     unit = leveller(xp, below * choose(xp, above > 2.0**64, 2.0**-24, one_like(xp, above)))
@@ -132,7 +132,7 @@ def first_norm(xp: Functions, known: Scalar, norm: Scalar) -> Scalar:
 
 
 def kept_norm(
-    xp: Functions, how: Any, R: Scalar | None, p: Array, norm: Scalar, r: Array, length_r: Scalar, size: Scalar
+    xp: Functions, how: object, R: Scalar | None, p: Array, norm: Scalar, r: Array, length_r: Scalar, size: Scalar
 ) -> Asking[tuple[Scalar | None, Moves]]:
     """Return R, and the moves of p ← p − size·r followed by the scaling to the kept norm: R if `how` is "first",
     otherwise ‖p‖.

@@ -48,7 +48,7 @@ def _word(x: Any) -> Any:
     return x & WORD
 
 
-def mix(x: Any, between: Any = 0, word: Any = _word) -> Any:
+def mix(x: Any, between: object = 0, word: Any = _word) -> Any:
     """Return the hash of a number below 2^32, or of each in an array."""
     x = x ^ (x >> 16)
     x = word(x * FIRST)
@@ -64,7 +64,7 @@ def at_step(key: Key, step: tuple[Any, Any], word: Any = _word) -> tuple[Any, An
     return first, mix(first ^ (key.second & EVEN) ^ high, 0, word) & EVEN | key.second & 1
 
 
-def random(keys: tuple[Any, Any], low: Any, high: Any, word: Any = _word) -> Any:
+def random(keys: tuple[object, object], low: Any, high: Any, word: Any = _word) -> Any:
     """Return 32 bits for each index `high`·2^32 + `low`."""
     return taken(hashed(keys, low, high, word), keys[1], word)
 
@@ -79,7 +79,7 @@ def taken(shared: Any, second: Any, word: Any = _word) -> Any:
     return word(shared << (second & 1) * 16)
 
 
-def turned(key: Key, step: Any, low: Any, high: Any, word: Any = _word) -> Any:
+def turned(key: Key, step: object, low: Any, high: Any, word: Any = _word) -> Any:
     """Return the 32 bits of a number in a group, given the lower 32 bits of the step."""
     return word(random(at_step(key, (0, 0)), low, high, word) + turn(step, word))
 

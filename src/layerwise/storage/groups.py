@@ -67,7 +67,7 @@ def fraction(b: Any, drawn: Any) -> Any:
     return b.as_floats(drawn >> 8) * 2.0**-24
 
 
-def drawn_code(xp: Any, code: Any, drawn: Any, signed: bool) -> Any:
+def drawn_code(xp: Any, code: object, drawn: Any, signed: bool) -> Any:
     """Return one of the two whole numbers next to a code ≥ 0."""
     low = xp.floor(code)
     over = code - low

@@ -30,7 +30,7 @@ class Index:
         each = zip(self.shape, self.strides, rows, strict=True)
         return not self.scattered and all(n == 1 or own == row for n, own, row in each)
 
-    def __getitem__(self, place: Any) -> Index:
+    def __getitem__(self, place: object) -> Index:
         shape, offset, scattered = list(self.shape), self.offset, dict(self.scattered)
         for d, cut in enumerate(place if isinstance(place, tuple) else (place,)):
             start, stop, _ = cut.indices(shape[d])

@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
 PLAIN = Wanted()
 
 
-def _state_dtype(value: Any) -> Any:
+def _state_dtype(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: None if one is None else DTYPES.convert(one) for key, one in value.items()}
     return None if value is None else DTYPES.convert(value)
@@ -75,13 +75,13 @@ CHECKS = {
 COUNT = checks.integer(0, bits=53)
 
 
-def wanted(given: Mapping[str, Any], rule: Any) -> Wanted:
+def wanted(given: Mapping[str, object], rule: Any) -> Wanted:
     """Return the requested storage, or raise if it does not exist."""
     master, rounding, state, seed = (checked(name, given[name]) for name in OPTIONS)
     return Wanted(master, rounding, _by_field(rule, state), seed)
 
 
-def checked(name: str, value: Any) -> Any:
+def checked(name: str, value: object) -> Any:
     """Return the value of one of these options, checked alone."""
     check, way_out = CHECKS[name]
     return check(name, value, way_out)

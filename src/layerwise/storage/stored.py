@@ -86,7 +86,7 @@ class Stored:
             return decoded.reshape(self.shape)
         return found if beside is None else LOW[self.dtype].join(b, found, b.integers(beside), self._kept())
 
-    def write(self, x: Any, t: Any) -> bool:
+    def write(self, x: Any, t: object) -> bool:
         """Store numbers in place at step t, if the extension supports it."""
         key, index, extension = self.format.key, self.index, self._extension()
         if extension is None or not isinstance(t, int) or (key is not None and not index.is_row):
@@ -100,7 +100,7 @@ class Stored:
         known = self.format.coded in (None, groups.EIGHT)
         return extension() if known and hasattr(self.b, "empty") else None
 
-    def encode(self, x: Any, t: Any) -> tuple[Any, Any]:
+    def encode(self, x: Any, t: object) -> tuple[Any, Any]:
         """Return the numbers to store at step t, and the additional ones or None."""
         b, (beside, _, coded) = self.b, self.format
         x, drawn = b.as_floats(x), self._random(t)
@@ -122,7 +122,7 @@ class Stored:
     def _kept(self) -> int:
         return KEPT[self.b.dtype(self.format.beside)]
 
-    def _random(self, t: Any) -> Any:
+    def _random(self, t: object) -> Any:
         if self.format.key is None:
             return None
         low, high = self.b.indices(self.index, self.array)
@@ -142,12 +142,12 @@ def in_format(b: Bits, array: Any, which: int, storage: Storage | None) -> Any:
     return Stored(array, one, storage.index, storage.row_dims, b)
 
 
-def has_format(stored: Any) -> bool:
+def has_format(stored: object) -> bool:
     """Return True for an array in a format, or a tuple of such."""
     return isinstance(stored[0] if isinstance(stored, tuple) else stored, Stored)
 
 
-def numbers(stored: Any) -> Any:
+def numbers(stored: object) -> Any:
     """Return an array as numbers."""
     return stored.read() if isinstance(stored, Stored) else stored
 

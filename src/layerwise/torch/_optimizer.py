@@ -132,7 +132,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         return None if found is None else found.group
 
     @model_group.setter
-    def model_group(self, group: Any) -> None:
+    def model_group(self, group: object) -> None:
         stepper_of(self).ranks.set_group("model_group", process_group_ref("model_group", group))
 
     @property
@@ -142,7 +142,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         return None if found is None else found.group
 
     @replica_group.setter
-    def replica_group(self, group: Any) -> None:
+    def replica_group(self, group: object) -> None:
         stepper_of(self).ranks.set_group("replica_group", process_group_ref("replica_group", group))
 
     # ---- groups
@@ -194,7 +194,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             groups.check_fits(group, computing(p.dtype))
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
 
-    def _repeats(self, key: str, value: Any, group: Group) -> bool:
+    def _repeats(self, key: str, value: object, group: Group) -> bool:
         """Return True if the whole optimizer was given this very value, so that it is not an option of the group."""
         groups = stepper_of(self).groups
         of_all = {**self._of_all, **{name: getattr(self, name) for name in arguments.PROCESSES}}
@@ -213,7 +213,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         hooked = torch.optim.Optimizer.profile_hook_step(func)
 
         @wraps(hooked)
-        def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        def step(self: Optimizer, *args: object, **kwargs: object) -> Any:
             agreement = self._stepper.of(self).agreement
             if agreement is None:
                 return hooked(self, *args, **kwargs)
@@ -369,7 +369,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         check_saved_whole(self.parameters())
         return saved(self, super().state_dict)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Load a checkpoint, or raise StateError and change nothing.
 
         Parameters are matched by name if both sides have names, and otherwise by their places. State keeps the dtype in

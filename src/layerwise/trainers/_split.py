@@ -68,7 +68,7 @@ class Split(NamedTuple):
     options: Mapping[str, Any]
     known: Known
 
-    def of(self, group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def of(self, group: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """Yield the groups that replace one. They keep its other settings; AdamW's rate stays in proportion to its
         rate.
         """

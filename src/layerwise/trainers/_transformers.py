@@ -104,7 +104,7 @@ def _apart(group: Mapping[str, Any], small: Collection[int], off: Mapping[str, A
             yield {**options, **group, "params": found}
 
 
-def _with_adams(others: Any, adams: Mapping[str, Any]) -> Any:
+def _with_adams(others: object, adams: Mapping[str, object]) -> Any:
     """Return the rule for the parameters that are not hidden matrices: the named one, or AdamW with the Trainer's
     options.
     """

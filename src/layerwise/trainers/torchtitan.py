@@ -33,7 +33,7 @@ class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need n
         return partial(_made, optimizer)
 
 
-def _made(optimizer: type[Any], groups: Sequence[dict[str, Any]], **options: Any) -> Any:
+def _made(optimizer: type[Any], groups: Sequence[dict[str, Any]], **options: object) -> Any:
     """Return the optimizer of groups that contain torchtitan's implementation setting."""
     fast = all(group.get("fused") or group.get("foreach") for group in groups)
     plain = [{key: x for key, x in group.items() if key not in ("fused", "foreach")} for group in groups]

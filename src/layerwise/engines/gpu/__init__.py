@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from layerwise.engines import Candidate, Engine, Job, Prepared, StepInputs
 from layerwise.engines.gpu.installed import reason_missing
@@ -54,7 +54,7 @@ class GpuEngine(Engine):
     def groups(self, jobs: Sequence[Job]) -> Sequence[Hashable]:
         return [job.p.device for job in jobs]
 
-    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
+    def prepare(self, jobs: Sequence[Job], layouts: object = None) -> Prepared:
         from layerwise.engines.gpu.layout import Sizes
         from layerwise.engines.gpu.prepared import PreparedOnGpu
 

@@ -25,7 +25,7 @@ class Constants:
     Triton knows equal ones by their `cache_key`, also on disk, and by their text.
     """
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **given: object) -> None:
         self.given = given
         for name, x in given.items():
             setattr(self, name, tl.constexpr(x) if type(x) is int else x)

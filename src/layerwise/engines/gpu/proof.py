@@ -51,7 +51,7 @@ class Proof:
         """Return the reason why the kernels of such jobs are not used after a proof, or an empty string."""
         return self._failed.get(_named(job), "") if self._failed and proof_wanted() else ""
 
-    def check(self, given: Sequence[Any], call: Call, prepare: Callable[..., Prepared]) -> None:
+    def check(self, given: Sequence[object], call: Call, prepare: Callable[..., Prepared]) -> None:
         """Raise `Changed` if kernels, which `prepare` small jobs, must not step these, which are declined from then."""
         if not proof_wanted():
             return
@@ -95,7 +95,7 @@ def _alike(given: Sequence[Any], call: Call) -> dict[tuple[Any, ...], list[Any]]
     return found
 
 
-def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Any], call: Call) -> str:
+def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[object], call: Call) -> str:
     """Return the problem with the kernels of these jobs, or an empty string."""
     try:
         return compared(rule, prepare, some, call)

@@ -254,7 +254,7 @@ class Lines:
             own[:, at.SIDES.value] = self.sides[at.BOTH.value * k :].data_ptr()
             own[:, at.FIRST_MATRIX.value] = np.arange(len(own)) * plane_of(job).matrices
 
-    def _by_functions(self, parts: np.ndarray, sizes: Mapping[str, Any], put: Put) -> Iterator[Programs]:
+    def _by_functions(self, parts: np.ndarray, sizes: Mapping[str, object], put: Put) -> Iterator[Programs]:
         """Yield the programs that make state, for all sides with the same functions."""
         functions = [(one.row, one.column) for one in map(functions_for, self._jobs.values())]
         for pair in dict.fromkeys(functions):

@@ -90,7 +90,7 @@ def as_number(x: Tensor) -> float | Tensor:
     return x.item() if x.device.type == "cpu" else x  # on other devices this would wait
 
 
-def beside(x: Any, like: Any) -> Any:
+def beside(x: Any, like: object) -> Any:
     if not isinstance(x, Tensor):
         return x
     return x.to(like.device) if isinstance(like, Tensor) else x.item()
@@ -274,6 +274,6 @@ class DifferentiableTensors(Tensors):
 LIBRARY = Tensors()
 
 
-def named_state(state: Any) -> NamedState:
+def named_state(state: object) -> NamedState:
     """Return a parameter's state with the meaning of its names."""
     return NamedState(LIBRARY, state)

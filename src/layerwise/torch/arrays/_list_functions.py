@@ -113,7 +113,7 @@ def _norm(x: Tensor, dims: list[int], dtype: torch.dtype, out: Tensor) -> None:
 def _either(function: Callable[..., Any], of_lists: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of tensors, or of lists of them."""
 
-    def found(*args: Any, **options: Any) -> Any:
+    def found(*args: object, **options: object) -> Any:
         return (of_lists if any(isinstance(x, Many) for x in args) else function)(*args, **options)
 
     return found

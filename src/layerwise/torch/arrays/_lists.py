@@ -73,7 +73,7 @@ class Lists:
         if new.each[0] is not stored[0]:
             torch._foreach_copy_(list(stored), new.each)
 
-    def number(self, values: Sequence[Any]) -> Any:
+    def number(self, values: Sequence[object]) -> Any:
         """Return a number of each tensor, or one number if all are equal."""
         found = self._column(values)
         return Many(self, self.numbers, found) if isinstance(found, Tensor) and found.ndim else found
@@ -222,20 +222,20 @@ class Many:
     sqrt: Any = _operator(torch.sqrt, torch._foreach_sqrt)
     expm1: Any = _operator(torch.expm1, torch._foreach_expm1)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: object) -> Any:
         return -self + other
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: object) -> Any:
         return self.reciprocal() * other
 
-    def __rpow__(self, other: Any) -> Many:
+    def __rpow__(self, other: object) -> Many:
         return on_flats(torch.pow, other, self)
 
 
 TESTS = {torch.lt, torch.gt, torch.le, torch.ge, torch.eq, torch.ne, torch.bitwise_and, torch.bitwise_or}
 
 
-def on_flats(function: Callable[..., Tensor], *args: Any) -> Many:
+def on_flats(function: Callable[..., Tensor], *args: object) -> Many:
     """Return a function of arrays, of numbers of each of their tensors, and of plain numbers, computed in rows."""
     several = [x for x in args if isinstance(x, Many)]
     first = max(several, key=lambda x: x.layout.width)

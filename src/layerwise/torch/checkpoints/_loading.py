@@ -29,7 +29,7 @@ from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
-def load(optimizer: torch.optim.Optimizer, state_dict: Any) -> None:
+def load(optimizer: torch.optim.Optimizer, state_dict: object) -> None:
     """Load a checkpoint, checked after the caller's hooks have seen it, or raise and change nothing.
 
     PyTorch's own loading would move all state to the parameter's device, and cast it to its dtype, which rounds float32
@@ -114,7 +114,7 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
     return {key: x.detach().to(x.device if key in stays else device, copy=True) for key, x in state.items()}
 
 
-def _carried(key: str, device: torch.device, value: Any) -> Any:
+def _carried(key: str, device: torch.device, value: object) -> Any:
     """Return a copy of another program's entry for a parameter, with tensors on the parameter's device."""
     return value.detach().to(device, copy=True) if isinstance(value, Tensor) else _rates.copied(key, value)
 
@@ -129,7 +129,7 @@ def checked_lr(name: str, lr: Any, within: bool) -> float:
     return float(lr)
 
 
-def checked(plan: Plan, state: Any, alike: dict[Any, bool]) -> tuple[State, State]:
+def checked(plan: Plan, state: object, alike: dict[Any, bool]) -> tuple[State, State]:
     """Return a loaded state, if it fits its parameter, and other programs' entries.
 
     Equal states of several parameters are checked once, for the first of them; `alike` holds the checked ones, and

@@ -20,7 +20,7 @@ Group = Mapping[str, Any]
 MOVED = ("lr", "weight_decay", "betas", "momentum")
 
 
-def check_form(loaded: Any) -> None:
+def check_form(loaded: object) -> None:
     """Raise unless this has the form of a state_dict()."""
     if not isinstance(loaded, Mapping):
         raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() returned.")
@@ -66,7 +66,7 @@ def aligned(ours: Sequence[Group], loaded: Mapping[str, Any]) -> list[list[tuple
     return [[places[next(each)] for _ in range(size)] for size in sizes]
 
 
-def _check_keys(keys: Sequence[Any]) -> None:
+def _check_keys(keys: Sequence[object]) -> None:
     odd = [key for key in keys if not isinstance(key, (int, str))]
     if odd or len(set(keys)) != len(keys):
         found = f"{odd[0]!r} is neither" if odd else "one appears twice"
@@ -91,7 +91,7 @@ def of_others(saved: Group) -> dict[Any, Any]:
     return found
 
 
-def _is_state(one: Any) -> bool:
+def _is_state(one: object) -> bool:
     return isinstance(one, Mapping) and bool(own_entries(one))
 
 
@@ -176,7 +176,7 @@ def shown(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(map(repr, names[:most])) + more if names else "nothing"
 
 
-def source_of(number: int, members: Sequence[tuple[Group, Any]], saved: Sequence[Group]) -> Group:
+def source_of(number: int, members: Sequence[tuple[Group, object]], saved: Sequence[Group]) -> Group:
     """Return the saved group that ours continues, with the rates on which all of its parameters' groups agree.
 
     A group without parameters continues the one at its index, if that has none either.
@@ -194,7 +194,7 @@ def source_of(number: int, members: Sequence[tuple[Group, Any]], saved: Sequence
     return sources[0] if sources else {}
 
 
-def regrouped(found: Sequence[Sequence[tuple[Group, Any]]]) -> bool:
+def regrouped(found: Sequence[Sequence[tuple[Group, object]]]) -> bool:
     """Return True if the checkpoint divides parameters into other groups than ours."""
     cut = [id(group) for members in found for group in _distinct(one for one, _ in members)]
     return len(set(cut)) != len(cut) or any(len(_distinct(one for one, _ in members)) > 1 for members in found)

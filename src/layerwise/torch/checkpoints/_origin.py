@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
 
 from layerwise.catalog.registry import BY_LOWER, ENTRIES
 from layerwise.errors import StateError
@@ -23,7 +22,7 @@ NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # options that ours may h
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
 
-def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, Any]) -> bool:
+def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, object]) -> bool:
     """Return True if our rule with these options takes the same steps as another rule, as far as is known."""
     plain = PLAINLY.get(ours or "") if options.get("adapt") is False and not options.get("keep_norm") else None
     return theirs is None or ours is None or theirs in (ours, plain)

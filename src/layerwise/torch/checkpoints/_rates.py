@@ -50,7 +50,7 @@ def options(groups: GroupOptions, one: Continued) -> dict[str, Any]:
     return {**one.ours, **others, **_moved(one.ours, one.source)}
 
 
-def copied(name: str, value: Any) -> Any:
+def copied(name: str, value: object) -> Any:
     """Return a copy of a value that is not a tensor."""
     try:
         return deepcopy(value)

@@ -44,7 +44,7 @@ INTEGERS = (torch.int8, torch.uint8, torch.int16)
 BYTES = (torch.int8, torch.uint8)
 
 
-def saved_state(state: Any) -> Any:
+def saved_state(state: object) -> Any:
     """Return a parameter's state in its saved form, in the same memory; entries of other programs stay as they are."""
     if not isinstance(state, Mapping):
         return state
@@ -59,7 +59,7 @@ def _saved(x: Any) -> Any:
     return like(x, here, (x.element_size(),))
 
 
-def restored(state: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
+def restored(state: Mapping[str, object], shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the state of a parameter of this shape as it was before it was saved."""
     return {key: _restored(x, shape) if isinstance(x, Tensor) and x.dtype in BYTES else x for key, x in state.items()}
 

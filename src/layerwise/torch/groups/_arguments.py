@@ -19,7 +19,7 @@ NAMED = "Pass model.named_parameters()."
 SHOWN = 3  # names in a message
 
 
-def check_given(params: Any, way_out: str) -> None:
+def check_given(params: object, way_out: str) -> None:
     """Raise for values that are not parameters of an optimizer: a single one, a rate, a name, or an object that has
     some.
     """
@@ -49,7 +49,7 @@ def check_params(params: Any) -> None:
         )
 
 
-def warn_of_set(params: Any) -> None:
+def warn_of_set(params: object) -> None:
     """Warn about parameters without an order, with the class that newer versions of PyTorch use."""
     if isinstance(params, (set, frozenset)):
         why = "the order of a set changes from run to run, but checkpoints identify unnamed parameters by their order"
@@ -64,7 +64,7 @@ def check_group(group: Group) -> None:
     check_params(group["params"])
 
 
-def check_blocks(blocks: Any, group: Group, named: bool) -> None:
+def check_blocks(blocks: object, group: Group, named: bool) -> None:
     """Raise if blocks are given by name, but the parameters have no names."""
     if isinstance(blocks, Mapping) and group["params"] and not named:
         raise HyperparameterError(
@@ -72,7 +72,7 @@ def check_blocks(blocks: Any, group: Group, named: bool) -> None:
         )
 
 
-def _mapping(params: Mapping[Any, Any]) -> str:
+def _mapping(params: Mapping[Any, object]) -> str:
     """Return the description of a mapping, and the way out."""
     if "params" in params:
         return "one group. Put it in a list: [group]."
@@ -86,7 +86,7 @@ def listed(params: Any) -> Any:
     return [params] if isinstance(params, Tensor) else params if isinstance(params, set) else list(params)
 
 
-def warn_of_odd(groups: Sequence[Group], given: Any) -> None:
+def warn_of_odd(groups: Sequence[Group], given: object) -> None:
     """Warn if the last of these groups got nothing out of an iterator, or has names that are already taken."""
     if isinstance(given, Iterator) and not isgenerator(given) and not groups[-1]["params"]:
         warn(

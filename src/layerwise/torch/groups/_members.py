@@ -127,7 +127,7 @@ def _put_in_step(known: Sequence[str | None], names: Sequence[str], number: int)
     return found
 
 
-def apart(name: str, others: Sequence[str] | Mapping[str, Any]) -> str:
+def apart(name: str, others: Sequence[str] | Mapping[str, object]) -> str:
     """Return a name that is not among the others: parameters of two models may have the same name."""
     copies = sum(other == name or other.startswith(f"{name} (") for other in others)
     return f"{name} ({copies + 1})" if copies else name

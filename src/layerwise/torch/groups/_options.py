@@ -232,7 +232,7 @@ class GroupOptions:
         self._made.clear()
         self._sizes.clear()
 
-    def new(self, group: Group, given: Mapping[str, Any]) -> dict[str, Any]:
+    def new(self, group: Group, given: Mapping[str, object]) -> dict[str, Any]:
         """Return a new group with every option; raise if one of them, or of the given keys, is wrong."""
         self.check_keys(given)
         made = self.filled(group)
@@ -264,7 +264,7 @@ def check_followed(want: Wanted, differentiable: bool) -> None:
         raise ContradictionError(sentence(name, "None when differentiable=True", given, "Drop one of them."))
 
 
-def agreed_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def agreed_by_groups(params: Sequence[object], given: Mapping[str, object]) -> dict[str, Any]:
     """Return options of the whole optimizer that it was not given, but on which all groups agree."""
     groups = [one for one in params if isinstance(one, Mapping)]
     said = {name: [group[name] for group in groups if group.get(name) is not None] for name in OF_ALL_GROUPS}
@@ -295,7 +295,7 @@ def described_groups(name: str, groups: Sequence[Group], of: GroupOptions) -> st
     return "\n".join([*lines, ")"])
 
 
-def _same(value: Any, default: Any) -> bool:
+def _same(value: object, default: object) -> bool:
     return _hashable(value) == _hashable(default)
 
 
@@ -323,7 +323,7 @@ def proportional_rates(groups: Sequence[Group], lr: float | Tensor) -> list[Any]
     return [lr if i == 0 else lr * (rate / now[0]) for i, rate in enumerate(now)]
 
 
-def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
+def _check_rate(name: str, value: object, way_out: str, optional: bool) -> None:
     if isinstance(value, Tensor):
         odd = value.is_nested or value.layout is not torch.strided or value.is_complex()
         if odd or value.numel() != 1:
@@ -334,7 +334,7 @@ def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
         RATE(name, value, way_out)
 
 
-def _hashable(value: Any) -> Hashable:
+def _hashable(value: object) -> Hashable:
     # With its type, because True, 1 and 1.0 are equal as keys, but not as values. Values that are not hashable are
     # compared as text.
     kind = type(value)

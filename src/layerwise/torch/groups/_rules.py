@@ -31,14 +31,14 @@ WAY_OUT = 'Pass one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; the ot
 class RuleOptions:
     """A rule with its options, and their default values in a group."""
 
-    def __init__(self, rule: ModuleType, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
+    def __init__(self, rule: ModuleType, hyper: type[Hyper], given: Mapping[str, object]) -> None:
         self.rule, self.hyper = rule, hyper
         self.options = options_in_order(hyper)
         self.known = (*self.options, *SWITCHES)
         self.defaults = {name: given[name] for name in self.known}
         self.without_lr = hyper.__dataclass_fields__["lr"].default is None
 
-    def settings(self, options: Mapping[str, Any]) -> Hyper:
+    def settings(self, options: Mapping[str, object]) -> Hyper:
         """Return checked settings, which are the same for all rates other than 0."""
         # A rate on a device counts as on, because reading it would mean waiting.
         given = {**options, **{name: 1.0 for name in RATES if is_on_device(options[name])}}
@@ -56,7 +56,7 @@ class RuleOptions:
         odd = {name: x for name, x in odd.items() if isinstance(x, type) or not is_fixed(x)}  # a dtype may be a class
         return {name: self._plain(name, x) for name, x in odd.items() if not (name in RATES and isinstance(x, Tensor))}
 
-    def _plain(self, name: str, value: Any) -> Any:
+    def _plain(self, name: str, value: object) -> Any:
         if name in RATES:
             return number(0)(name, value, RATES[name])
         if name in self.options:
@@ -69,7 +69,7 @@ class RuleOptions:
         return _kind, (self.rule.__name__, self.hyper, self.defaults)  # modules cannot be pickled
 
 
-def _kind(rule: str, hyper: type[Hyper], defaults: Mapping[str, Any]) -> RuleOptions:
+def _kind(rule: str, hyper: type[Hyper], defaults: Mapping[str, object]) -> RuleOptions:
     return RuleOptions(import_module(rule), hyper, defaults)
 
 
@@ -104,7 +104,7 @@ class RulePerGroup(RulePerOptimizer):
 
     keys = (RULE,)
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, object]) -> None:
         self._given = {name: given[name] for name in (*OF_ALL_RULES, *SWITCHES)}
         self.shared = {name: given[name] for name in OF_ALL_RULES}
         if isinstance(given["state_dtype"], Mapping):
@@ -133,7 +133,7 @@ class RulePerGroup(RulePerOptimizer):
         return self._kinds[name]
 
 
-def name_of(given: Any) -> str:
+def name_of(given: object) -> str:
     """Return the name of an optimizer that a group names in any case, or passes as a class."""
     if given is None:
         raise HyperparameterError(f"a parameter group of Mixed has no `{RULE}`. {WAY_OUT}")

@@ -141,7 +141,7 @@ def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     return value if value.ndim == 0 else value.reshape(())
 
 
-def at_hand(value: Any) -> Any:
+def at_hand(value: object) -> Any:
     """Return the number in a tensor of one element, for which the host then waits."""
     return value.item() if isinstance(value, Tensor) else value
 
@@ -160,7 +160,7 @@ def rates_on(group: Group) -> tuple[bool | None, ...]:
     return lr if lr is None else _is_on(lr), weight_decay if weight_decay is None else _is_on(weight_decay)
 
 
-def _is_on(rate: Any) -> bool:
+def _is_on(rate: object) -> bool:
     if type(rate) is float:
         return rate != 0.0
     if isinstance(rate, Tensor):

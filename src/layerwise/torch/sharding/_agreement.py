@@ -64,7 +64,7 @@ class Agreement:
         self,
         axes: Sequence[Axis],
         replicas: Sequence[Axis] = (),
-        model_group: Any = None,
+        model_group: object = None,
         left: str = "nothing was stepped",
     ) -> None:
         self.axes, self.replicas, self.model_group, self._left = tuple(axes), tuple(replicas), model_group, left
@@ -187,7 +187,7 @@ def _prints(report: Report) -> list[float]:
     return [*chunks, *(x * x for x in chunks)]
 
 
-def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
+def _difference(axis: Axis, words: Mapping[str, object]) -> str:
     reports: list[Any] = [None] * len(axis.ranks)
     dist.all_gather_object(reports, words, group=axis.group)
     for rank, other in zip(axis.ranks, reports, strict=True):

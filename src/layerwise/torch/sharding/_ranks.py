@@ -132,7 +132,7 @@ class Ranks:
         devices = (p.device.type for p, _ in self._members.all())
         return (cuts.axis_of(group.group, device=next(devices, "")),)
 
-    def _check_left(self, found: Sequence[Any]) -> None:
+    def _check_left(self, found: Sequence[object]) -> None:
         """Raise if one of the parameters with these cuts has left its state behind."""
         kept = self._members.optimizer.state
         left = {p.shape for p in kept if isinstance(p, Tensor) and id(p) not in self._known and not cuts.is_dtensor(p)}
@@ -157,7 +157,7 @@ class ProcessGroupRef:
         self._name, self._group = name, group
         self._ranks = None if group is dist.group.WORLD else tuple(dist.get_process_group_ranks(group))
 
-    def __deepcopy__(self, memo: Any) -> ProcessGroupRef:
+    def __deepcopy__(self, memo: object) -> ProcessGroupRef:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class ProcessGroupRef:
         return self._group
 
 
-def process_group_ref(name: str, group: Any) -> ProcessGroupRef | None:
+def process_group_ref(name: str, group: object) -> ProcessGroupRef | None:
     """Return the group as an optimizer keeps it; raise unless it is a process group, or None."""
     if group is None:
         return None

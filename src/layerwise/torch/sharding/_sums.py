@@ -58,7 +58,7 @@ class RankSums:
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
 
-    def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
+    def add_up(self, requests: Sequence[TensorRequest], sums: object) -> Any:
         """Return the sums over all of the model, given the partial sums of this process."""
         sums, number = torch.as_tensor(sums), self._number
         self._number += 1

@@ -124,7 +124,7 @@ def _peak(group: Group) -> float:
     return max((_number(group[key]) for key in PEAKS if group.get(key) is not None), default=0.0)
 
 
-def _began_at_zero(measured: Sequence[Mapping[str, Any]]) -> list[bool]:
+def _began_at_zero(measured: Sequence[Mapping[str, object]]) -> list[bool]:
     """Return, for each job, whether the weights, or those of a block, are measured to be all zero."""
     norms, means = (
         measured.column(name) if isinstance(measured, AllMeasured) else [one.get(name) for one in measured]

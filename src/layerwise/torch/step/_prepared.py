@@ -218,7 +218,7 @@ def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
     return {key or "weights": named(x.dtype) for key, x in sorted(stored.items())}
 
 
-def on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
+def on_host(measured: Mapping[str, object]) -> dict[str, Any]:
     """Return measurements in host memory."""
     return {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in measured.items()}
 

@@ -48,7 +48,7 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     return {"state": {**states, **_matching.of_others(parts)}, "param_groups": groups}
 
 
-def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
+def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, object]) -> None:
     """Load a state_dict of whole tensors into an optimizer of flat buffers. Each rank takes the part that it holds.
 
     Tensors are matched by name if the state_dict has names. A state_dict that does not fit raises StateError and
@@ -113,7 +113,7 @@ def _local(own: Member, wholes: Mapping[str, Any]) -> State:
     return {"step": torch.tensor(steps.pop()), **here, **theirs}
 
 
-def _numbers(plan: Plan, member: Plan, state: Any) -> State:
+def _numbers(plan: Plan, member: Plan, state: object) -> State:
     """Return the state of a whole tensor, with numbers in place of codes."""
     if not isinstance(state, Mapping) or "step" not in state:
         raise StateError(f"the checkpoint has state for some tensors of {plan.name}, but none for {member.name}.")

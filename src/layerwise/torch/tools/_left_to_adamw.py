@@ -56,7 +56,7 @@ def _usual(hyper: Any, options: Mapping[str, Any]) -> Options:
     return {"weight_decay": own["weight_decay"], **kept, **rates, RULE: ADAMW.name}
 
 
-def kept_by_rest(rule: type, own: Mapping[str, Any], rest: Options | None) -> Options:
+def kept_by_rest(rule: type, own: Mapping[str, object], rest: Options | None) -> Options:
     """Return the rest's options in a trainer's group, which keeps its decay, if it has one, and keys that are not
     options.
     """
@@ -66,7 +66,7 @@ def kept_by_rest(rule: type, own: Mapping[str, Any], rest: Options | None) -> Op
     return {**kept, **(rest or {}), **undecayed}
 
 
-def check_other_params(rest: Options | None, given: Any) -> None:
+def check_other_params(rest: Options | None, given: object) -> None:
     """Raise if parameters are chosen for a rule that is not given."""
     if rest is None and given is not None:
         way_out = 'Pass the rule for them, such as others="adamw".'

@@ -55,7 +55,7 @@ class Overlap:
         follow(list(RETURNING))
 
 
-def _wait(module: nn.Module, *_: Any) -> None:
+def _wait(module: nn.Module, *_: object) -> None:
     follow(module.parameters())
 
 
@@ -123,5 +123,5 @@ def _called(modules: Any) -> list[nn.Module]:
     return found
 
 
-def _is_called(module: Any) -> bool:
+def _is_called(module: object) -> bool:
     return isinstance(module, nn.Module) and type(module).forward is not nn.Module.forward

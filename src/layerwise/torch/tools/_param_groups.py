@@ -86,9 +86,9 @@ def param_groups(
     no_decay: Iterable[Matcher] = SMALL,
     no_adapt: Iterable[Matcher] | None = None,
     rule: str | type | None = None,
-    others: str | type | Mapping[str, Any] | Literal[False] | None = None,
+    others: str | type | Mapping[str, object] | Literal[False] | None = None,
     other_params: Iterable[Matcher] | None = None,
-    **options: Any,
+    **options: object,
 ) -> ParamGroups:
     """Return a model's trainable parameters in groups, in which biases and norms have neither decay nor a trust ratio.
 

@@ -42,7 +42,7 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
     return LambdaLR(optimizer, factor, last_epoch)
 
 
-def _schedule(value: Any) -> Schedule:
+def _schedule(value: object) -> Schedule:
     if not isinstance(value, Schedule):
         raise Refused
     return value

@@ -87,7 +87,7 @@ def _members(optimizer: Any) -> list[Member]:
     return [each for one in found for group in members(checked(one)) for each in group]
 
 
-def _is_held(state: Mapping[str, Any]) -> bool:
+def _is_held(state: Mapping[str, object]) -> bool:
     return bool(named_state(state).beside_weights())
 
 
@@ -106,7 +106,7 @@ def _set(own: Member, value: Tensor) -> None:
 # ---- the given state_dict
 
 
-def _check_keys(ours: Group, given: Mapping[str, Any]) -> None:
+def _check_keys(ours: Group, given: Mapping[str, object]) -> None:
     missing, unknown = sorted(ours.keys() - given.keys()), sorted(map(str, given.keys() - ours.keys()))
     if missing or unknown:
         lists = f"missing keys: {shown(missing)}; unknown keys: {shown(unknown)}"
@@ -116,7 +116,7 @@ def _check_keys(ours: Group, given: Mapping[str, Any]) -> None:
         )
 
 
-def _check(key: str, own: Tensor, value: Any) -> None:
+def _check(key: str, own: Tensor, value: object) -> None:
     if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_nested or value.is_meta:
         raise StateError(f"{key!r} must be a dense tensor with values, but is a {type(value).__name__}. {WAY_OUT}")
     if value.shape != own.shape:
@@ -157,7 +157,7 @@ class Member(NamedTuple):
         return self.stepper.planner.plan_for(self.p, self.stepper.settings_of(self.group), self.name)
 
 
-def checked(optimizer: Any) -> Optimizer:
+def checked(optimizer: object) -> Optimizer:
     """Return the optimizer; raise if it is not one of ours."""
     if not isinstance(optimizer, Optimizer):
         way_out = "Pass the layerwise optimizer itself, not a wrapper: a wrapper need not hold all of its state."

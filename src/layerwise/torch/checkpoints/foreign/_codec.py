@@ -40,7 +40,7 @@ class Place(NamedTuple):
         found: Group = self.optimizer.param_groups[self.number]
         return found
 
-    def check(self, option: str, wanted: Any) -> None:
+    def check(self, option: str, wanted: object) -> None:
         """Raise unless our state was made with the target's value of an option."""
         if (made := self.ours.get(option, True)) != wanted:
             raise StateError(

@@ -25,7 +25,7 @@ MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, Runtim
 ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, if there are any
 
 
-def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
+def convert(state_dict: Mapping[str, object], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
     """Return another optimizer's checkpoint as a state_dict for the optimizer of its kind in `layerwise.torch`.
 
     Give options when you create the optimizer, for instance by a preset. Of the groups the result has only the rates
@@ -53,7 +53,7 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
         return _read(state_dict, codec, bool(lr_in_momentum))
 
 
-def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> dict[str, Any]:
+def convert_back(state_dict: Mapping[str, object], optimizer: object, target: str) -> dict[str, Any]:
     """Return a checkpoint of `layerwise.torch` as a state_dict that another optimizer loads.
 
     That optimizer has the same parameters, in the same groups or with names. Its options stay unchanged, except those
@@ -79,7 +79,7 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
     return made
 
 
-def _codec(name: Any, way: str) -> Codec:
+def _codec(name: object, way: str) -> Codec:
     if isinstance(name, str) and name in CODECS:
         return CODECS[name]
     hint = did_you_mean(nearest(name, CODECS))
@@ -88,7 +88,7 @@ def _codec(name: Any, way: str) -> Codec:
     )
 
 
-def _is_named(optimizer: Any, name: str) -> bool:
+def _is_named(optimizer: object, name: str) -> bool:
     """Return True if an optimizer, or one of its base classes, is among those that a name stands for.
 
     A package may have several of one name: with decoupled decay, with 8-bit state, or with state in host memory.

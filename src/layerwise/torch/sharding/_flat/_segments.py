@@ -54,9 +54,9 @@ class Segments:
 
     def __init__(
         self,
-        buffers: Mapping[Tensor, Iterable[Stretch | tuple[Any, ...]]],
-        group: Any = None,
-        replicas: Any = None,
+        buffers: Mapping[Tensor, Iterable[Stretch | tuple[object, ...]]],
+        group: object = None,
+        replicas: object = None,
     ) -> None:
         flats = exchanged(buffers, group, replicas)
         named = [
@@ -137,7 +137,7 @@ def exchanged(
     return flats
 
 
-def _said(buffers: Any, ranks: Sequence[int], group: Any) -> list[Any]:
+def _said(buffers: object, ranks: Sequence[int], group: object) -> list[Any]:
     """Return the descriptions of all ranks: the others wait for this one's, or for its error."""
     mine, problem = list[list[Stretch]](), None
     try:

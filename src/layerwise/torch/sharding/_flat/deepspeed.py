@@ -22,7 +22,7 @@ WAY_OUT = (
 )
 
 
-def from_deepspeed(engine: Any) -> Segments:
+def from_deepspeed(engine: object) -> Segments:
     """Describe the flat partitions of a DeepSpeed engine to its optimizer, for ZeRO stages 1 to 3.
 
     All ranks call this together. Afterwards the engine's optimizer steps its partitions as the tensors whose parts they

@@ -24,7 +24,7 @@ WAY_OUT = (
 )
 
 
-def from_megatron(optimizer: Any) -> Segments:
+def from_megatron(optimizer: object) -> Segments:
     """Return a description of the shards of Megatron's DistributedOptimizer.
 
     All ranks of its data-parallel group call this together. A rank has shards only of parameters of which it holds a
@@ -52,7 +52,7 @@ def from_megatron(optimizer: Any) -> Segments:
     return segments
 
 
-def _distributed(optimizer: Any) -> Any:
+def _distributed(optimizer: object) -> Any:
     chain = getattr(optimizer, "chained_optimizers", [optimizer])
     found = chain[0] if len(chain) == 1 else None
     if not all(hasattr(found, each) for each in ATTRIBUTES):
@@ -72,7 +72,7 @@ def _names(distributed: Any) -> dict[Tensor, str]:
     }
 
 
-def _check_whole(distributed: Any, params: Sequence[tuple[str, Tensor]]) -> None:
+def _check_whole(distributed: object, params: Sequence[tuple[str, Tensor]]) -> None:
     """Raise if parameters are slices of tensors: the shards of this group do not add up to their norms."""
     state = sys.modules.get("megatron.core.parallel_state")
     asked = ("get_tensor_model_parallel_world_size", "get_expert_tensor_parallel_world_size")
