@@ -15,12 +15,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.options.checks import Check, Checked, Contradiction, integer, number, option
+from layerwise.options.values import Scalar
 
 __all__ = ["Cosine", "Polynomial", "Schedule", "Stages", "epochs", "samples"]
 
@@ -39,16 +40,16 @@ class Schedule:
     peak: float
     total: int
 
-    def _at(self, xp: Any, step: object) -> Any:
+    def _at(self, xp: ModuleType, step: Scalar) -> Scalar:
         raise NotImplementedError
 
-    def __call__(self, step: object) -> Any:
+    def __call__(self, step: Scalar) -> Scalar:
         """Return the learning rate after `step` steps: a float, or for an array (traced or not) one of its library.
 
         Args:
             step: The number of steps taken.
         """
-        namespace: Callable[[], Any] | None = getattr(step, "__array_namespace__", None)
+        namespace: Callable[[], ModuleType] | None = getattr(step, "__array_namespace__", None)
         return float(self._at(np, step)) if namespace is None else self._at(namespace(), step)
 
 
@@ -70,13 +71,13 @@ class _Decay(Checked, Schedule):
             allowed = f"a number ≤ peak={self.peak:g}"
             yield getattr(self, name) > self.peak, name, allowed, "It is a learning rate, like peak."
 
-    def _at(self, xp: Any, step: Any) -> Any:
+    def _at(self, xp: ModuleType, step: Scalar) -> Scalar:
         risen = xp.clip(step / max(self.warmup, 1), 0.0, 1.0)
         fallen = xp.clip((step - self.warmup) / (self.total - self.warmup), 0.0, 1.0)
         rising = self.start + (self.peak - self.start) * risen
         return xp.where(step < self.warmup, rising, self.end + (self.peak - self.end) * self._left(xp, fallen))
 
-    def _left(self, xp: Any, fallen: object) -> Any:
+    def _left(self, xp: ModuleType, fallen: Scalar) -> Scalar:
         """Return the remaining fraction of the way from `peak` to `end`, at this fraction of the decay."""
         raise NotImplementedError
 
@@ -97,7 +98,7 @@ class Polynomial(_Decay):
     _: KW_ONLY
     power: float = option(1.0, number(0, above=True), "Pass a number such as 1 for a linear decay, or 2.")
 
-    def _left(self, xp: Any, fallen: Any) -> Any:
+    def _left(self, xp: ModuleType, fallen: Scalar) -> Scalar:
         return (1.0 - fallen) ** self.power
 
 
@@ -113,7 +114,7 @@ class Cosine(_Decay):
         end: The learning rate at `total`, and after it.
     """
 
-    def _left(self, xp: Any, fallen: Any) -> Any:
+    def _left(self, xp: ModuleType, fallen: Scalar) -> Scalar:
         return 0.5 * (1.0 + xp.cos(math.pi * fallen))
 
 
@@ -145,7 +146,7 @@ class Stages(Schedule):
         """The length of all stages together."""
         return sum(part.total for part in self.parts)
 
-    def _at(self, xp: Any, step: Any) -> Any:
+    def _at(self, xp: ModuleType, step: Scalar) -> Scalar:
         begin, rate = 0, self.parts[0]._at(xp, step)
         for before, part in zip(self.parts, self.parts[1:], strict=False):
             begin += before.total

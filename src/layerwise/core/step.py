@@ -18,7 +18,8 @@ from layerwise.engines.assignment import prepare
 from layerwise.engines.programs import MANY, ByRates
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Now, Scalar
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import Now
 
 if TYPE_CHECKING:
     from typing_extensions import Self

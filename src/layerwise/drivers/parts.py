@@ -16,7 +16,7 @@ from layerwise.drivers.requests import (
     partial_sums,
     sum_of_squares,
 )
-from layerwise.rules.asks import Array, ModelSum, Request, Whole
+from layerwise.rules.asks import Array, Functions, ModelSum, Request, Whole
 
 Runs = Mapping[Dims, Run]  # by their jobs
 PartialSums = tuple[PartialSum, ...]  # of requests of one rule
@@ -64,7 +64,7 @@ class Others(Protocol):
         return [one.whole.work(one.whole.terms) for one in wholes]
 
 
-def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> list[Any]:
+def in_rounds(xp: Functions, buckets: Sequence[Sequence[Run]], others: Others) -> list[Any]:
     """Drive rules side by side, bucket after bucket, and return their results, one for each whole slice.
 
     A round answers all requests of a bucket at once. Every rule requests nothing, `()`, before it writes anything, and
@@ -85,7 +85,7 @@ def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> list
     return results
 
 
-def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
+def _model_sums(xp: Functions, runs: Runs, others: Others) -> dict[Dims, Answer]:
     """Return the model's sum for each of these rules, which all wait for it."""
     waiting = {jobs: _advance(xp, run, None) for jobs, run in runs.items()}
     while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSum}:
@@ -94,7 +94,7 @@ def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
     return _answers(xp, runs, waiting, others)
 
 
-def _advance(xp: Any, run: Run, answer: Answer | None) -> PartialSums:
+def _advance(xp: Functions, run: Run, answer: Answer | None) -> PartialSums:
     """Take a rule to its next requests, and sum their local terms."""
     requests = next_requests(run.rules[0], answer)
     if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # for each job, not for the stack
@@ -112,7 +112,7 @@ def _result(run: Run) -> Any:
     raise RuntimeError("the rule made a request after its last answer")
 
 
-def _answers(xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: Others) -> dict[Dims, Answer]:
+def _answers(xp: Functions, runs: Runs, waiting: Mapping[Dims, PartialSums], others: Others) -> dict[Dims, Answer]:
     """Return the answers, after other ranks have completed the partial sums. A rule without requests gets none."""
     partials = {jobs: sums for jobs, sums in waiting.items() if sums}
     if not partials:
@@ -141,11 +141,11 @@ def _answers(xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: O
     }
 
 
-def _joined(xp: Any, rows: Sequence[Array]) -> Array:
+def _joined(xp: Functions, rows: Sequence[Array]) -> Array:
     return xp.concat(rows) if rows else xp.asarray([], dtype=xp.float64)
 
 
-def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:
+def _rows(xp: Functions, sums: Array, jobs: int) -> Sequence[Array]:
     """Return the numbers of each job, in the order of its dimensions."""
     if hasattr(sums, "rows"):  # of tensors of several shapes
         return sums.rows()  # type: ignore[no-any-return]
@@ -156,7 +156,7 @@ def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:
     return [stacked[:, i] for i in range(jobs)]
 
 
-def _answer(xp: Any, run: Run, partial: PartialSum, totals: Sequence[Array]) -> Array:
+def _answer(xp: Functions, run: Run, partial: PartialSum, totals: Sequence[Array]) -> Array:
     """Return the answer that a run receives, given the total of each of its jobs."""
     if partial.request is ModelSum and len(totals) > 1:
         return xp.asarray(totals[0][0], dtype=partial.sum.dtype)

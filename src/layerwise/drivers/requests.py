@@ -6,8 +6,22 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from layerwise.options.values import Scalar
 from layerwise.rules.arrays import square
-from layerwise.rules.asks import Array, Asking, Gram, Keep, Mean, MeanSquare, ModelSum, Request, Sum, Whole
+from layerwise.rules.asks import (
+    Array,
+    Asking,
+    Functions,
+    Gram,
+    Keep,
+    Mean,
+    MeanSquare,
+    ModelSum,
+    Request,
+    Sum,
+    T,
+    Whole,
+)
 from layerwise.rules.matrices import gram
 
 Dims = tuple[int, ...]
@@ -27,10 +41,10 @@ class Run(NamedTuple):
     together: bool = False  # whether the rules will request a sum over the whole model (h.asks_of_model)
     cut: int | None = None  # the dimension along which the tensor is sliced
     jobs: Dims = (0,)  # the jobs of this tensor: several are stacked along the last dimension
-    counted: Callable[[Dims], Any] | None = None  # entries along dimensions, if shapes differ
+    counted: Callable[[Dims], Scalar] | None = None  # entries along dimensions, if shapes differ
     alike: Hashable = None  # equal for tensors that step side by side, so that work on whole matrices is done at once
 
-    def count(self, dims: Dims) -> Any:
+    def count(self, dims: Dims) -> Scalar:
         """Return the number of entries along some dimensions."""
         return max(1, prod(self.shape[d] for d in dims)) if self.counted is None else self.counted(dims)
 
@@ -45,7 +59,7 @@ class PartialSum(NamedTuple):
     whole: Whole | None = None  # the operation on parts that are brought together
 
 
-def next_requests(rule: Asking[Any], answer: Answer | None) -> Requests:
+def next_requests(rule: Asking[T], answer: Answer | None) -> Requests:
     """Take a rule to its next requests. Keep the state that it hands over by `Keep`."""
     requests = rule.send(answer)
     while isinstance(requests, Keep):
@@ -70,7 +84,7 @@ def once_of(request: Request) -> Dims:
     return getattr(request, "once", ())
 
 
-def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
+def partial_sum(xp: Functions, request: Request, dims: Dims) -> Array:
     """Sum the local terms of a request over these dimensions."""
     if isinstance(request, PLAIN):
         return _summed(xp, request.terms, dims)
@@ -81,12 +95,12 @@ def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
     return xp.reshape(squares, ()) if isinstance(request, ModelSum) else squares
 
 
-def partial_sums(xp: Any, run: Run, requests: Requests) -> tuple[PartialSum, ...]:
+def partial_sums(xp: Functions, run: Run, requests: Requests) -> tuple[PartialSum, ...]:
     """Sum the terms of a slice's requests."""
     return tuple(_partial_sum(xp, run, request) for request in requests)
 
 
-def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
+def _partial_sum(xp: Functions, run: Run, request: Request) -> PartialSum:
     dims = dims_of(request, len(run.shape), run.block_dims)
     if isinstance(request, Whole):
         return PartialSum(Whole, dims, request.terms, whole=request)
@@ -97,12 +111,12 @@ def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
     return PartialSum(type(request), dims, here, once=once_of(request))
 
 
-def sum_of_squares(xp: Any, terms: Array, dims: Dims) -> Array:
+def sum_of_squares(xp: Functions, terms: Array, dims: Dims) -> Array:
     """Sum the squares of the terms over these dimensions, by the library's own function if there is one."""
     return xp.squares(terms, dims) if hasattr(xp, "squares") else _summed(xp, square(terms), dims)
 
 
-def _summed(xp: Any, terms: Array, dims: Dims) -> Array:
+def _summed(xp: Functions, terms: Array, dims: Dims) -> Array:
     # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
     return xp.sum(terms, axis=dims, keepdims=True) if dims else terms
 
@@ -112,7 +126,7 @@ def answer_of(run: Run, partial: PartialSum, total: Array) -> Array:
     return total / run.count(partial.dims) if partial.request in MEANS else total
 
 
-def worked(xp: Any, wholes: Sequence[Whole], kind: Callable[[Array], Hashable]) -> list[Array]:
+def worked(xp: Functions, wholes: Sequence[Whole], kind: Callable[[Array], Hashable]) -> list[Array]:
     """Return what the works make of whole tensors: equal work on those of one kind, up to a size, is done at once."""
     if len(wholes) == 1:
         [(x, _, _, work, _)] = wholes
@@ -129,12 +143,12 @@ def worked(xp: Any, wholes: Sequence[Whole], kind: Callable[[Array], Hashable]) 
     return [made[i] for i in range(len(wholes))]
 
 
-def _worked(xp: Any, each: Sequence[Array], work: Callable[[Array], Array]) -> Iterable[Array]:
+def _worked(xp: Functions, each: Sequence[Array], work: Callable[[Array], Array]) -> Iterable[Array]:
     if len(each) == 1:
         return [work(each[0])]
     return [*xp.moveaxis(work(xp.moveaxis(xp.stack(each), 0, -1)), -1, 0)]
 
 
-def beside(xp: Any, x: Array, like: Array) -> Array:
+def beside(xp: Functions, x: Array, like: Array) -> Array:
     """Return `x` on the device of `like`, if the library has several."""
     return xp.beside(x, like) if hasattr(xp, "beside") else x

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Now
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import Array, Coefficients, Now, T
+from layerwise.rules.scalars import Compute, H
 
 
 class Scaled(NamedTuple):
     """A sum of squares, stored as a factor and the sum of squares of the values divided by it, which fits the dtype."""
 
-    factor: Any
-    sum: Any
+    factor: Array
+    sum: Array
 
-    def __truediv__(self, n: object) -> Scaled:
+    def __truediv__(self, n: Scalar) -> Scaled:
         return Scaled(self.factor, self.sum / n)
 
 
@@ -24,25 +26,26 @@ class Namespace:
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        self._known: dict[Any, Any] = {}
+        self._known: dict[object, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
-    def once(self, key: object, make: Callable[[], Any]) -> Any:
+    def once(self, key: object, make: Callable[[], T]) -> T:
         """Return a value that is the same for many tensors of the step."""
         if key not in self._known:
             self._known[key] = make()
-        return self._known[key]
+        found: T = self._known[key]
+        return found
 
-    def coefficients(self, of: Callable[[Any, Any, Any], Any], h: Any, now: Now) -> Any:
+    def coefficients(self, of: Compute[H], h: H, now: Now) -> Coefficients:
         """Return the numbers of a step."""
         return self.once((of, id(now)), lambda: of(self, h, now))  # computed by `once` for these settings
 
-    def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64, which holds squares of smaller dtypes, or None if float64 is unavailable."""
 
-    def squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+    def squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Sum the squares over these dimensions: in float64, or of the terms divided by the largest of them."""
         wide = self.wide_squares(terms, dims)
         if wide is not None:
@@ -54,6 +57,6 @@ class Namespace:
         shares = terms / factor
         return Scaled(factor, self.sum(shares * shares, axis=dims, keepdims=True) if dims else shares * shares)
 
-    def length(self, squares: Any) -> Any:
+    def length(self, squares: Array) -> Array:
         """Return the root of a sum of squares."""
         return squares.factor * self.sqrt(squares.sum) if isinstance(squares, Scaled) else self.sqrt(squares)

@@ -17,7 +17,7 @@ from layerwise.drivers.requests import (
     partial_sums,
     worked,
 )
-from layerwise.rules.asks import Array, Asking, ModelSum, Whole
+from layerwise.rules.asks import Array, Asking, Functions, ModelSum, T, Whole
 
 
 class Done(NamedTuple):
@@ -26,7 +26,7 @@ class Done(NamedTuple):
     value: Any
 
 
-def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
+def local(xp: Functions, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     """Drive the rules to their end, one tensor after the other, and yield each tensor's results as soon as it is done.
 
     Only a sum over the whole model makes tensors wait for one another, and while they wait they hold only a prepared
@@ -43,7 +43,7 @@ def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
         yield done.pop(i)
 
 
-def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
+def _model_sum(xp: Functions, parts: Sequence[PartialSum]) -> Array | None:
     """Return the sum over the model, given the partial sums of all slices of all tensors."""
     if not parts:
         return None
@@ -66,7 +66,7 @@ def _side_by_side(runs: Sequence[Run]) -> list[list[int]]:
     return found
 
 
-def _to_the_end(xp: Any, runs: Sequence[Run], answers: Sequence[Answer | None]) -> list[tuple[Any, ...]]:
+def _to_the_end(xp: Functions, runs: Sequence[Run], answers: Sequence[Answer | None]) -> list[tuple[Any, ...]]:
     """Take tensors to their end side by side, and return the results of each."""
     while True:
         slices = [_driven(xp, *one) for one in zip(runs, answers, strict=True)]
@@ -76,7 +76,7 @@ def _to_the_end(xp: Any, runs: Sequence[Run], answers: Sequence[Answer | None]) 
         answers = [(x,) for x in made]
 
 
-def _driven(xp: Any, run: Run, answer: Answer | None) -> list[Any]:
+def _driven(xp: Functions, run: Run, answer: Answer | None) -> list[Any]:
     """Take the slices of a tensor to their end, or to where others are asked as well, and return what each has."""
     answers: Sequence[Answer | None] = [answer] * len(run.rules)
     while True:
@@ -87,7 +87,7 @@ def _driven(xp: Any, run: Run, answer: Answer | None) -> list[Any]:
         answers = _answers(run, slices)
 
 
-def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tuple[PartialSum, ...] | Done:
+def _advance(xp: Functions, run: Run, rule: Asking[T], answer: Answer | None) -> tuple[PartialSum, ...] | Done:
     """Take one slice to its next requests, or to its end."""
     try:
         requests = next_requests(rule, answer)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from layerwise.engines import Job
 from layerwise.rules.asks import Array
-from layerwise.storage.stored import Bits
+from layerwise.storage.library import Bits
 
 
 class Arrays(Protocol):

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
 from layerwise.options.by_name import Name
 from layerwise.options.checks import Check, Checked, Contradiction, Refused, as_int, integer, members, one_of, option
+from layerwise.rules.asks import Array
 
 Shape = tuple[int, ...]
 
 
-def _lengths(value: object) -> Any:
+def _lengths(value: object) -> tuple[int, ...]:
     lengths = tuple(map(integer(1).convert, members(value)))
     if not lengths:
         raise Refused
     return lengths
 
 
-def _axes(value: object) -> Any:
+def _axes(value: object) -> int | tuple[int, ...]:
     try:
         return as_int(value)
     except Refused:
@@ -152,7 +153,7 @@ class Part:
             return (*before, end - start, *after)
         return whole if self.drop else (*before, self.count, whole[self.axis] // self.count, *after)
 
-    def view(self, array: Any) -> Any:
+    def view(self, array: Array) -> Array:
         """Return the piece of `array`, whose length along the axis is the tensor's, or one for each block."""
         if self.one is not None:
             number, start, end, length = self.one

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import eq
-from typing import Any
+from types import ModuleType
 
 from layerwise.errors import ContradictionError
 from layerwise.layout.blocks import Blocks, Part, merged
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
+from layerwise.rules.asks import Array
 from layerwise.rules.states import is_of_layer
 
 Shape = tuple[int, ...]
@@ -30,7 +31,7 @@ class Piece:
     def block_dims(self) -> Shape:
         return () if self.part is None else self.part.dims()
 
-    def view(self, array: Any) -> Any:
+    def view(self, array: Array) -> Array:
         return array if self.part is None else self.part.view(array)
 
 
@@ -53,7 +54,7 @@ class Layout:
 
 def lay_out(
     name: Name,
-    rule: Any,
+    rule: ModuleType,
     h: Hyper,
     shape: Shape,
     blocks: Blocks | None,
@@ -91,13 +92,13 @@ def divided(layout: Layout, parts: Shape | None, replicas: int) -> Layout:
     return Layout(tuple(pieces))
 
 
-def _piece(rule: Any, h: Hyper, shape: Shape, part: Part | None, machine_eps: float) -> Piece:
+def _piece(rule: ModuleType, h: Hyper, shape: Shape, part: Part | None, machine_eps: float) -> Piece:
     seen = shape if part is None else part.shape(shape)
     fitted = h.fit(seen, () if part is None else part.dims(), machine_eps)
     return Piece(part, seen, fitted, tuple(rule.shapes(fitted, seen)))
 
 
-def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
+def kept_dims(rule: ModuleType, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
     """Return, for each of the rule's states, the dimensions of the tensor that it extends along."""
     piece = layout.pieces[0]
     found: list[Kept | None] = []
@@ -109,13 +110,13 @@ def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
     return tuple(found)
 
 
-def piece_dims(rule: Any, piece: Piece) -> tuple[Kept | None, ...]:
+def piece_dims(rule: ModuleType, piece: Piece) -> tuple[Kept | None, ...]:
     """Return the same for the dimensions of a piece."""
     grown = tuple(n + 2 for n in piece.shape)  # prime lengths, so that no dimension looks as if it had been summed over
     shapes = rule.shapes(piece.h, grown)
     return tuple([None if shape is None else tuple(map(eq, shape, grown)) for shape in shapes])
 
 
-def elementwise(rule: Any, kept: Mapping[str, Kept | None]) -> dict[str, bool]:
+def elementwise(rule: ModuleType, kept: Mapping[str, Kept | None]) -> dict[str, bool]:
     """Return, by name, True if a state that extends along these dimensions has a number for each element."""
     return {field: one is not None and all(one) and not is_of_layer(rule, field) for field, one in kept.items()}

@@ -15,7 +15,7 @@ import numpy as np
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 
 Convert = Callable[[Any], Any]
-Contradiction = tuple[Any, str, str, str]  # whether it is one; the option, what is allowed, and the way out
+Contradiction = tuple[object, str, str, str]  # whether it is one; the option, what is allowed, and the way out
 
 
 class Refused(Exception):
@@ -29,7 +29,7 @@ class Check:
     allowed: str
     convert: Convert
     members: tuple[Check, ...] = ()  # of the two entries, if this is a pair
-    choices: tuple[Any, ...] = ()  # the allowed values that are not numbers
+    choices: tuple[object, ...] = ()  # the allowed values that are not numbers
 
     def __call__(self, argument: str, value: object, way_out: str) -> Any:
         try:
@@ -202,7 +202,7 @@ def one_of(*choices: object) -> Check:
 def pair(first: Check, second: Check, ordered: bool = False) -> Check:
     """Return a check for two values. If `ordered`, the first is at most the second, and None is no bound."""
 
-    def convert(value: object) -> tuple[Any, Any]:
+    def convert(value: object) -> tuple[object, object]:
         values = members(value)
         if len(values) != 2:
             raise Refused

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import MISSING
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from layerwise.options import checks
 from layerwise.options.checks import FLAG, NONE, Check, alternatives, dtype, number, one_of, pair, schedule
 
+T = TypeVar("T")
 RATE = number(0) | schedule()
 OFF = number(0) | NONE
 LR = "Pass a number such as lr=1e-3, or a function of the step. To freeze a tensor, lr=0 is allowed."
@@ -19,32 +20,33 @@ DECAY_SCALES = {
 
 
 def option(
-    default: object,
+    default: T,
     check: Check,
     means: str,
     way_out: str,
     *,
     shown: bool = True,
     optax_default: object = MISSING,
-) -> Any:
+) -> T:
     """Declare an option: its default, its check, its meaning in one sentence, and the way out of an error.
 
     Args:
         shown: True if the representation of the settings shows it.
         optax_default: Its default in the JAX front, if different from the other fronts.
     """
-    return checks.option(default, check, way_out, shown, means=means, optax_default=optax_default)
+    made: T = checks.option(default, check, way_out, shown, means=means, optax_default=optax_default)
+    return made
 
 
-def flag(default: bool, means: str) -> Any:
+def flag(default: bool, means: str) -> bool:
     return option(default, FLAG, means, "Pass True or False.")
 
 
-def lr(default: float, means: str = "Learning rate.") -> Any:
+def lr(default: float, means: str = "Learning rate.") -> float:
     return option(default, RATE, means, LR)
 
 
-def weight_decay(default: float = 0.0, optax_default: object = MISSING) -> Any:
+def weight_decay(default: float = 0.0, optax_default: object = MISSING) -> float:
     way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To maximize, use maximize=True."
     return option(default, RATE, "Weight decay λ.", way_out, optax_default=optax_default)
 
@@ -61,7 +63,7 @@ def decay_scale(*scales: str, optax_default: object = MISSING) -> Any:
     )
 
 
-def decay(l2: str) -> Any:
+def decay(l2: str) -> Literal["decoupled", "l2"]:
     """Declare where weight decay enters a step without a trust ratio; `l2` names a rule that has it on the gradient."""
     return option(
         "decoupled",
@@ -71,7 +73,7 @@ def decay(l2: str) -> Any:
     )
 
 
-def place_of_decay() -> Any:
+def place_of_decay() -> Literal["ratio", "decoupled", "l2"]:
     """Declare where weight decay enters the step of a rule with a trust ratio."""
     return option(
         "ratio",
@@ -82,7 +84,7 @@ def place_of_decay() -> Any:
     )
 
 
-def betas(b1: float = 0.9, b2: float = 0.999) -> Any:
+def betas(b1: float = 0.9, b2: float = 0.999) -> tuple[float, float]:
     """Declare the decay rates of Adam's two moments."""
     return option(
         (b1, b2),
@@ -92,19 +94,19 @@ def betas(b1: float = 0.9, b2: float = 0.999) -> Any:
     )
 
 
-def eps(default: float, means: str, above: bool = False, optax_default: object = MISSING) -> Any:
+def eps(default: float, means: str, above: bool = False, optax_default: object = MISSING) -> float:
     """Declare a small number that keeps a denominator from being 0; it must be `above` 0 if it is a bound."""
     such_as = f"{default or 1e-8:.0e}".replace("e-0", "e-") + ("" if default else ", or 0")
     way_out = f"Pass a small number such as eps={such_as}."
     return option(default, number(0, above=above), means, way_out, optax_default=optax_default)
 
 
-def eps_root() -> Any:
+def eps_root() -> float:
     way_out = "Pass a small number such as eps_root=1e-12, or 0."
     return option(0.0, number(0), "Added inside the root of the denominator.", way_out)
 
 
-def adapt(default: bool) -> Any:
+def adapt(default: bool) -> bool:
     """Declare for which tensors a trust ratio is used."""
     return option(
         default,
@@ -114,7 +116,7 @@ def adapt(default: bool) -> Any:
     )
 
 
-def clip_threshold() -> Any:
+def clip_threshold() -> float | None:
     """Declare the bound of an update's root mean square."""
     return option(
         1.0,
@@ -124,12 +126,12 @@ def clip_threshold() -> Any:
     )
 
 
-def momentum(default: float) -> Any:
+def momentum(default: float) -> float:
     way_out = "Pass a number such as momentum=0.9, or 0 for none."
     return option(default, number(0, 1), "Decay rate of the momentum buffer; 0 means no buffer.", way_out)
 
 
-def dampening() -> Any:
+def dampening() -> float:
     return option(
         0.0,
         number(0, 1, to=True),
@@ -138,7 +140,7 @@ def dampening() -> Any:
     )
 
 
-def nesterov() -> Any:
+def nesterov() -> bool:
     """Declare Nesterov's momentum; `HeavyBall` checks it against momentum and dampening."""
     return flag(False, "Use Nesterov's momentum; needs momentum > 0 and dampening = 0.")
 

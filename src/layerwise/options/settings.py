@@ -12,12 +12,12 @@ from copy import copy
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import inf
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from layerwise.options.checks import NONE, Checked, Contradiction, number, one_of, pair
 from layerwise.options.fields import OFF, flag, option
 from layerwise.options.fields import adapt as whether_adapted
-from layerwise.options.values import is_on
+from layerwise.options.values import Scalar, is_on
 
 Shape = tuple[int, ...]
 Scheduled = float | Callable[[int], float]
@@ -43,7 +43,7 @@ class Hyper(Checked):
     # The learning rate above which steps without a trust ratio tend to diverge, if a rule's rates are as large; and
     # options for biases and norms that keep their ratio.
     large_without_ratio: ClassVar[float] = inf
-    of_small: ClassVar[Mapping[str, Any]] = {}
+    of_small: ClassVar[Mapping[str, float]] = {}
     of_matrices: ClassVar[bool] = False  # True if a step multiplies matrices, so that none is sliced
     by_row: ClassVar[bool] = False  # True if each row of a matrix should be a block: one block for all works poorly
     # Names of parts of the state in the JAX API, if optax's differ.
@@ -56,6 +56,13 @@ class Hyper(Checked):
         GRAD_VALUE,
     )
     maximize: bool = flag(False, "Maximize the objective: negate the gradient first.")
+
+    if TYPE_CHECKING:  # every rule declares them
+
+        @property
+        def lr(self) -> Scalar: ...
+        @property
+        def weight_decay(self) -> Scalar: ...
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -81,7 +88,7 @@ class Hyper(Checked):
             return None if bound == (None, None) else bound
         return (-bound, bound) if bound is not None and is_on(bound) else None
 
-    def beta2_of(self, t: object, at_least: Callable[[Any, int], Any] = max) -> Any:
+    def beta2_of(self, t: Scalar, at_least: Callable[[Scalar, int], Scalar] = max) -> Scalar | None:
         """Return the decay of the second moment at step t, if it does not follow the rule's formula."""
         return None
 
@@ -152,7 +159,7 @@ class Hyper(Checked):
             object.__setattr__(settled, name, value)
         return settled
 
-    def form(self) -> tuple[Any, ...]:
+    def form(self) -> tuple[object, ...]:
         """Return the settings without their numbers; the layout of a step depends only on whether a number is 0."""
         return (self.asks_of_model, *(_form(getattr(self, spec.name)) for spec in fields(self)))
 
@@ -274,10 +281,9 @@ class StepLength(TrustRatio, NumberOfLayer):
         yield from super().contradictions()
         both = bool(self.keep_norm) and self.radial is not None
         yield both, "radial", f"None with keep_norm={self.keep_norm!r}", "Drop one of them: both hold the norm."
-        own: Any = self
-        apart = bool(self.keep_norm) and getattr(own, "decay", None) == "decoupled" and is_on(own.weight_decay)
+        apart = bool(self.keep_norm) and getattr(self, "decay", None) == "decoupled" and is_on(self.weight_decay)
         way_out = "Drop one of them: such decay only changes the norm."
-        yield apart, "keep_norm", f'False with decay="decoupled" and weight_decay={own.weight_decay!r}', way_out
+        yield apart, "keep_norm", f'False with decay="decoupled" and weight_decay={self.weight_decay!r}', way_out
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         needed: Any = self
@@ -350,7 +356,7 @@ def options_in_order(h: type[Hyper]) -> list[str]:
     return [name for name in dict.fromkeys(own) if name in there]
 
 
-def in_words(value: object) -> Any:
+def in_words(value: object) -> object:
     """Return a setting as other processes and checkpoints see it: a function by its name."""
     if not callable(value):
         return value
@@ -364,7 +370,7 @@ def scheduled(value: Scheduled, name: str, step: int) -> float:
     return float(number(0)(f"{name}({step})", value(step), "A schedule must return such a number for every step."))
 
 
-def _form(value: object) -> Any:
+def _form(value: object) -> object:
     if isinstance(value, tuple):
         return tuple(map(_form, value))
     return (value == 0,) if isinstance(value, float) else value

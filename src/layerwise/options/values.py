@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TypeGuard
+from typing import Any, TypeGuard
+
+Scalar = Any  # a Python number, or a zero-dimensional array if it is traced or lives on a device
 
 
 def is_number(x: object) -> TypeGuard[float]:

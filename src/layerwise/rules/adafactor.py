@@ -38,16 +38,16 @@ from layerwise.options import fields
 from layerwise.options.checks import FLAG, NONE, Check, Contradiction, integer, number, one_of, pair, schedule
 from layerwise.options.fields import LR, RATE, flag, option
 from layerwise.options.settings import Caution, ClippedByNorm, Scheduled, StoredMomentum
-from layerwise.options.values import is_number, is_zero
+from layerwise.options.values import Scalar, is_number, is_zero
 from layerwise.rules.arrays import add, length, shrinking
 from layerwise.rules.asks import (
     Array,
     Asking,
+    Coefficients,
     Functions,
     MeanSquare,
     Nonnegative,
     Now,
-    Scalar,
     Shape,
     Statistic,
     Stepped,
@@ -214,7 +214,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     def follows_step(self) -> bool:
         return callable(self.beta2)
 
-    def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
+    def beta2_of(self, t: Scalar, at_least: Callable[[Scalar, int], Scalar] = max) -> Scalar | None:
         if not callable(self.beta2):
             return self.beta2
         step = (t if is_zero(self.decay_offset) else at_least(t - self.decay_offset, 1)) - 1
@@ -243,7 +243,7 @@ def shapes(h: Adafactor, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: Adafactor, now: Now) -> Any:
+def coefficients(xp: Functions, h: Adafactor, now: Now) -> Coefficients:
     b2, clamps, by_step = _b2(xp, now, h), h.eps_mode == "clamp", h.decay_scale == "step"
     b1 = 0.0 if h.beta1 is None else h.beta1
     return named(
@@ -317,7 +317,9 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Adafactor, now: Now
     return Stepped(moves, State(*moment, e), stats)
 
 
-def _averaged(xp: Functions, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Any) -> tuple[Scalar, Array, Array]:
+def _averaged(
+    xp: Functions, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Coefficients
+) -> tuple[Scalar, Array, Array]:
     """Return the step as a number times an array, and the momentum if there is one: of alpha·û, or of û."""
     if e is None:
         return alpha * clip, u, None

@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from layerwise.options import fields
 from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.rules.arrays import length, mix, shrinking
-from layerwise.rules.asks import Array, Asking, Functions, MeanSquare, Now, PerLayer, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, MeanSquare, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power, root
 
@@ -44,7 +44,7 @@ def shapes(h: AdamMini, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: AdamMini, now: Now) -> Any:
+def coefficients(xp: Functions, h: AdamMini, now: Now) -> Coefficients:
     b1, b2 = h.betas
     return named(
         b1=b1,  # m ← b1·m + a1·g

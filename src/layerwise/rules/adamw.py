@@ -25,7 +25,7 @@ from layerwise.options.fields import flag
 from layerwise.options.settings import ClippedByNorm, Scheduled, StoredMomentum
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
-from layerwise.rules.asks import Array, Asking, Functions, Nonnegative, Now, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
 
@@ -55,7 +55,7 @@ def shapes(h: AdamW, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: AdamW, now: Now) -> Any:
+def coefficients(xp: Functions, h: AdamW, now: Now) -> Coefficients:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     return named(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
-from layerwise.options.values import is_number, is_one, is_zero
-from layerwise.rules.asks import Array, Functions, Moves, Scalar
+from layerwise.options.values import Scalar, is_number, is_one, is_zero
+from layerwise.rules.asks import Array, Functions, Moves, T
 from layerwise.rules.scalars import root
 
 
@@ -28,7 +27,7 @@ def length(xp: Functions, squares: Scalar, like: Array) -> Scalar:
     return norm if norm.dtype == own else xp.asarray(norm, dtype=own)
 
 
-def still(xp: Functions, numbers: object) -> Any:
+def still(xp: Functions, numbers: T) -> T:
     """Return the numbers of a tensor. A compiling namespace computes them outside the loop over its elements."""
     return xp.still(numbers) if hasattr(xp, "still") else numbers
 

@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Annotated, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
-Functions = Any  # of an array library, by NumPy's names: sqrt, sum, where, …
+from layerwise.options.values import Scalar
+
 Array = Any  # of the library whose functions the rule is given
-Scalar = Any  # a Python number, or a zero-dimensional array if it is traced or lives on a device
+State = tuple[Array, ...]  # a rule's State, which is a named tuple
 Shape = tuple[int, ...]
 Nonnegative = Annotated[Array, "never negative"]  # its name in the state
 Statistic = Annotated[Nonnegative, "of rows or columns"]
 # One number per tensor or block: size 1 in the other dimensions.
 PerLayer = Annotated[Nonnegative, "of a layer"]
 T = TypeVar("T")
+
+
+class Functions(Protocol):
+    """The functions of an array library that rules and storage formats use, by NumPy's names.
+
+    Some namespaces have merged passes besides (`arrays.py`, `products.py`).
+    """
+
+    float64: object
+
+    def sqrt(self, x: Array, /) -> Array: ...
+    def expm1(self, x: Array, /) -> Array: ...
+    def ones_like(self, x: Array, /) -> Array: ...
+    def where(self, condition: Array, yes: Scalar, no: Scalar, /) -> Array: ...
+    def clip(self, x: Array, low: Scalar, high: Scalar, /) -> Array: ...
+    def sum(self, x: Array, /, *, axis: Shape, keepdims: bool) -> Array: ...
+    def asarray(self, x: Scalar, /, *, dtype: Any) -> Array: ...
+    def reshape(self, x: Array, shape: Shape, /) -> Array: ...
+    def moveaxis(self, x: Array, source: int, destination: int, /) -> Array: ...
+    def eye(self, n: int, /, *, dtype: Any) -> Array: ...
+    def amax(self, x: Array, axis: int, /) -> Array: ...
+    def all(self, x: Array, axis: int, /) -> Array: ...
+    def floor(self, x: Array, /) -> Array: ...
+    def round(self, x: Array, /) -> Array: ...
+    def zeros_like(self, x: Array, /) -> Array: ...
+    def full_like(self, x: Array, value: float, /) -> Array: ...
+    def broadcast_to(self, x: Array, shape: Shape, /) -> Array: ...
+    def stack(self, arrays: Sequence[Array], axis: int = 0, /) -> Array: ...
+    @property
+    def concat(self) -> Callable[..., Array]: ...
+
+
+class Coefficients(Protocol):
+    """Numbers of a step by their names, as a rule's `coefficients` returns them: a named tuple."""
+
+    _fields: tuple[str, ...]
+
+    def __getattr__(self, name: str, /) -> Scalar: ...
 
 
 class Sum(NamedTuple):
@@ -91,7 +130,7 @@ class Keep(NamedTuple):
     memory at the same time.
     """
 
-    state: Any  # the rule's State
+    state: State
 
 
 class Now(NamedTuple):
@@ -111,7 +150,7 @@ class Stepped(NamedTuple):
     """The return value of a rule."""
 
     moves: Moves  # p ← p + a·x for each (a, x), one after the other
-    state: Any  # the rule's State
+    state: State
     stats: dict[str, Array]  # the answers and numbers derived from them, per tensor or block
 
 

@@ -34,7 +34,7 @@ from layerwise.options.checks import number, pair
 from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm, Scheduled
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Functions, Nonnegative, Now, Shape, Statistic, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Nonnegative, Now, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
     divided,
@@ -97,7 +97,7 @@ def shapes(h: Came, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: Came, now: Now) -> Any:
+def coefficients(xp: Functions, h: Came, now: Now) -> Coefficients:
     (b1, b2), b3, (eps1, eps2) = h.betas, h.beta3, h.eps
     return named(
         b1=b1,  # m ← b1·m + a1·û

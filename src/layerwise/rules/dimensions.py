@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Literal
 
 from layerwise.options.checks import Check, Refused, as_int, members, plain
 
@@ -26,7 +26,7 @@ def _group(value: object) -> Dims:
     return group
 
 
-def _convert(names: tuple[str, ...], value: object) -> Any:
+def _convert(names: tuple[str, ...], value: object) -> str | bool | Factored:
     if plain(value) is False or (isinstance(value, str) and value in names):
         return str(value) if isinstance(value, str) else False
     groups = members(value)
@@ -68,7 +68,9 @@ def _explicit(how: Factored, shape: Dims) -> Factored | None:
     return None if {*rows} & {*cols} else (rows, cols)
 
 
-def dims(how: Any, shape: Dims, smallest: int = 0, block_dims: Dims = ()) -> Factored | None:
+def dims(
+    how: str | Literal[False] | Factored, shape: Dims, smallest: int = 0, block_dims: Dims = ()
+) -> Factored | None:
     """Return the rows and the columns of a tensor, or None if it is not factored.
 
     `block_dims` count blocks: factoring depends on the shape of a block, but the answer is in dimensions of `shape`.

@@ -12,16 +12,18 @@ Numbers of a gradient count as at most 2^50, so that R, C and sums of squares st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import Any, NamedTuple, TypeVar
 
 from layerwise.options.checks import integer
 from layerwise.options.fields import option
 from layerwise.options.settings import Hyper, settled
-from layerwise.options.values import is_zero
+from layerwise.options.values import Scalar, is_zero
 from layerwise.rules import dimensions
 from layerwise.rules.arrays import final, is_complex, mix, square
-from layerwise.rules.asks import Array, Asking, Functions, Mean, MeanSquare, Scalar, Shape
+from layerwise.rules.asks import Array, Asking, Functions, Mean, MeanSquare, Shape
+from layerwise.rules.dimensions import Factored
 from layerwise.rules.trust import floored
 
 H = TypeVar("H", bound=Hyper)
@@ -57,7 +59,7 @@ def fitted(h: H, shape: Shape, block_dims: Shape, **values: object) -> H:
     return settled(h, factored=factored, **values)
 
 
-def second_moment(factored: Any, shape: Shape) -> tuple[Shape | None, Shape | None, Shape | None]:
+def second_moment(factored: Factored | None, shape: Shape) -> tuple[Shape | None, Shape | None, Shape | None]:
     """Return the shapes of R, C and V: of R and C for a factored tensor, otherwise of V; None for the rest."""
     if not factored:
         return None, None, shape
@@ -82,8 +84,8 @@ Second = tuple[Array, Array, Array]  # R, C and V; None for those that do not ex
 
 
 def divided(
-    xp: Functions, g: Array, moment: Second, factored: Any, k: Averaging, *others: MeanSquare
-) -> Asking[tuple[Second, Array, Scalar, Any]]:
+    xp: Functions, g: Array, moment: Second, factored: Factored | None, k: Averaging, *others: MeanSquare
+) -> Asking[tuple[Second, Array, Scalar, Sequence[Array]]]:
     """Return R, C and V updated with g², u = g / √V, mean(u²), and the answers to other requests."""
     R, C, V = moment
     if not factored:
@@ -114,7 +116,7 @@ def means(xp: Functions, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[
     return Mean(per_row, cols), Mean(x, rows), Mean(per_row, rows + cols), Mean(R, rows, once=cols)
 
 
-def renewed(xp: Functions, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Array, Array, Array]:
+def renewed(xp: Functions, R: Array, C: Array, answers: Sequence[Array], k: Averaging) -> tuple[Array, Array, Array]:
     """Return R and C updated with the answers, and √V."""
     x_rows, x_cols, x_mean, R_mean = answers
     R, C, R_mean = averaged(xp, R, x_rows, k), averaged(xp, C, x_cols, k), averaged_mean(xp, R_mean, x_mean, k)

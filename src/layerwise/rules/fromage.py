@@ -18,15 +18,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from layerwise.options import fields
 from layerwise.options.checks import NONE, number
 from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
-from layerwise.options.values import is_zero
+from layerwise.options.values import Scalar, is_zero
 from layerwise.rules.arrays import add, after, final, length, scaled, shrinking
-from layerwise.rules.asks import Array, Asking, Functions, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import (
+    Array,
+    Asking,
+    Coefficients,
+    Functions,
+    Keep,
+    Moves,
+    Now,
+    PerLayer,
+    Shape,
+    Squares,
+    Stepped,
+)
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, named, once_a_step, one_like
 from layerwise.rules.trust import Trust, first_norm, floored, trust_ratio
@@ -77,7 +89,7 @@ def shapes(h: Fromage, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: Fromage, now: Now) -> Any:
+def coefficients(xp: Functions, h: Fromage, now: Now) -> Coefficients:
     lr = now.lr
     root = (1 + lr * lr) ** 0.5
     return named(

@@ -28,15 +28,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from layerwise.options import fields
 from layerwise.options.checks import NONE, Contradiction, number, one_of
 from layerwise.options.fields import flag, option
 from layerwise.options.settings import BoundedTrustRatio, Caution, ClippedByNorm, L2Penalty, Scheduled, StepLength
-from layerwise.options.values import is_one, is_zero
+from layerwise.options.values import Scalar, is_one, is_zero
 from layerwise.rules.arrays import add, after, final, mix, move, plus, shrinking, square, unless_off
-from layerwise.rules.asks import Array, Asking, Functions, Keep, Nonnegative, Now, PerLayer, Scalar, Shape, Stepped
+from layerwise.rules.asks import (
+    Array,
+    Asking,
+    Coefficients,
+    Functions,
+    Keep,
+    Nonnegative,
+    Now,
+    PerLayer,
+    Shape,
+    Stepped,
+)
 from layerwise.rules.parts import cautious, ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
@@ -96,7 +107,7 @@ def shapes(h: Lamb, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: Lamb, now: Now) -> Any:
+def coefficients(xp: Functions, h: Lamb, now: Now) -> Coefficients:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     corrected = h.bias_correction is True
@@ -147,7 +158,7 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Lamb, now: Now) -> 
     return Stepped(moves, State(m, v, R), {**stats, **agreeing})
 
 
-def _direction(xp: Functions, m: Array, v: Array, k: Any) -> Array:
+def _direction(xp: Functions, m: Array, v: Array, k: Coefficients) -> Array:
     """Return m / (c1·√(c2·v + eps_root) + eps): c1 moves m's bias correction below, which saves a division."""
     d = v if is_one(k.c2) else k.c2 * v
     d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root)

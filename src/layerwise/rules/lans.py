@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from layerwise.options import fields
 from layerwise.options.settings import BoundedTrustRatio, Scheduled
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import final, length, mix, plus, scaled, square
-from layerwise.rules.asks import Array, Asking, Functions, Keep, Nonnegative, Now, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Keep, Nonnegative, Now, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, named, once_a_step, one_minus_power
 from layerwise.rules.trust import Ratio, floored, trust_of, trust_ratio
@@ -55,7 +55,7 @@ def shapes(h: Lans, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: Lans, now: Now) -> Any:
+def coefficients(xp: Functions, h: Lans, now: Now) -> Coefficients:
     b1, b2 = h.betas
     return named(
         b1=b1,  # m ← b1·m + a1·ĝ
@@ -101,7 +101,7 @@ def _normalized(xp: Functions, g: Array) -> Asking[Array]:
 
 
 def _ratios(
-    xp: Functions, p: Array, r: Array, c: Array, k: Any, h: Lans
+    xp: Functions, p: Array, r: Array, c: Array, k: Coefficients, h: Lans
 ) -> Asking[tuple[tuple[Ratio, Ratio], dict[str, Array]]]:
     """Return ‖p‖/‖r‖ and ‖p‖/‖c‖ within the requested bounds."""
     if h.adapt is False:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from layerwise.options import fields
 from layerwise.options.checks import NONE, Contradiction, number, one_of, pair
@@ -37,7 +37,7 @@ from layerwise.options.fields import OFF, flag, option
 from layerwise.options.settings import Adapt, Caution, ClippedByNorm, HeavyBall, L2Penalty, Scheduled, StepLength
 from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, length, plus, scaled, unless_off
-from layerwise.rules.asks import Array, Asking, Functions, Now, PerLayer, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.parts import cautious, ready
 from layerwise.rules.scalars import choose, damped, named, once_a_step
 from layerwise.rules.trust import Length, Ratio, floored, lengthened, trust_of, trusted
@@ -48,7 +48,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     """Options of LARS. Its page in the documentation gives each its place in the formula."""
 
     large_without_ratio: ClassVar[float] = 1.0
-    of_small: ClassVar[Mapping[str, Any]] = {"min_norm": 0.1}
+    of_small: ClassVar[Mapping[str, float]] = {"min_norm": 0.1}
 
     lr: Scheduled = fields.lr(
         1.0,
@@ -114,7 +114,7 @@ def shapes(h: Lars, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: Lars, now: Now) -> Any:
+def coefficients(xp: Functions, h: Lars, now: Now) -> Coefficients:
     lr, lam, trust = now.lr, now.weight_decay, trust_of(xp, h, now.weight_decay)
     split, clips = h.norm == "split", h.trust_clip is not None and not is_zero(lr)
     return named(
@@ -151,7 +151,9 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Lars, now: Now) -> 
     return Stepped(moves, State(None if state.momentum_buffer is None else b, R), {**(stats or found), **agreeing})
 
 
-def _ratio(xp: Functions, p: Array, g: Array, r: Array, k: Any, h: Lars) -> Asking[tuple[Ratio, dict[str, Array]]]:
+def _ratio(
+    xp: Functions, p: Array, g: Array, r: Array, k: Coefficients, h: Lars
+) -> Asking[tuple[Ratio, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that it is compared with, within the requested bounds."""
     if h.adapt is False or h.adapt == "step":
         return Ratio(1.0, 1.0), {}

@@ -10,10 +10,10 @@ from layerwise.options import fields
 from layerwise.options.checks import number
 from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm
-from layerwise.options.values import is_zero
+from layerwise.options.values import Scalar, is_zero
 from layerwise.rules import dimensions
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Functions, Mean, MeanSquare, Now, Scalar, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Mean, MeanSquare, Now, Shape, Stepped
 from layerwise.rules.scalars import at_least, named, once_a_step, root
 
 
@@ -58,7 +58,7 @@ def shapes(h: ByLines, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: ByLines, now: Now) -> Any:
+def coefficients(xp: Functions, h: ByLines, now: Now) -> Coefficients:
     return named(
         b=h.momentum,  # m ← b·m + a·g
         a=1 - h.momentum,
@@ -69,7 +69,7 @@ def coefficients(xp: Functions, h: ByLines, now: Now) -> Any:
     )
 
 
-def averaged(xp: Functions, g: Array, m: Array, k: Any) -> tuple[Array, Array]:
+def averaged(xp: Functions, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array]:
     """Return the array to divide, and the momentum if the rule has one."""
     if m is None:
         return g, None
@@ -78,7 +78,7 @@ def averaged(xp: Functions, g: Array, m: Array, k: Any) -> tuple[Array, Array]:
 
 
 def divided(
-    xp: Functions, x: Array, along: Shape, k: Any, unit: Scalar = 1.0, measured: bool = True
+    xp: Functions, x: Array, along: Shape, k: Coefficients, unit: Scalar = 1.0, measured: bool = True
 ) -> Asking[tuple[Array, Scalar]]:
     """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if `measured`.
 
@@ -93,7 +93,7 @@ def divided(
     return x / at_least(xp, unit * root(xp, lines), k.eps), root(xp, whole[0]) if measured else None
 
 
-def stepped(xp: Functions, p: Array, x: Array, m: Array, rms: Array, k: Any, unit: Scalar = 1.0) -> Stepped:
+def stepped(xp: Functions, p: Array, x: Array, m: Array, rms: Array, k: Coefficients, unit: Scalar = 1.0) -> Stepped:
     """Return the step along x. Its trust ratio is the factor on lr, if no row is below eps."""
     moves = (*shrinking(xp, k.lam, p), (-k.lr * k.scale, x))
     return Stepped(moves, State(m), {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)})

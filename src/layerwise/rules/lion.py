@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 from layerwise.options import fields
 from layerwise.options.settings import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
 from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
-from layerwise.rules.asks import Array, Asking, Functions, Keep, Now, PerLayer, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Keep, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import cautious, ready
 from layerwise.rules.scalars import named, once_a_step, root
 from layerwise.rules.trust import Length, lengthened, trust_of
@@ -60,7 +60,7 @@ def shapes(h: Lion, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: Lion, now: Now) -> Any:
+def coefficients(xp: Functions, h: Lion, now: Now) -> Coefficients:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     return named(
         l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p

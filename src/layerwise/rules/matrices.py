@@ -16,15 +16,15 @@ float16 holds, and well above the numbers of which it has fewer digits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.options.values import is_number
+from layerwise.options.values import Scalar, is_number
 from layerwise.rules.arrays import is_complex, scaled, square
-from layerwise.rules.asks import Array, Asking, Functions, Gram, Mean, Scalar, Shape, Whole
+from layerwise.rules.asks import Array, Asking, Functions, Gram, Mean, Shape, Whole
 from layerwise.rules.products import HALVES, operand, product, symmetric, weighted
 from layerwise.rules.scalars import at_least, leveller, root
 
@@ -196,7 +196,7 @@ class AtOnce:
     dtype: str | None = None
 
     @property
-    def _does(self) -> Any:
+    def _does(self) -> Hashable:
         # An array may neither be hashed nor compared.
         return self.sides, self.stretches, self.eps if is_number(self.eps) else id(self.eps), self.dtype
 

@@ -49,7 +49,7 @@ from layerwise.options.settings import Adapt, ClippedByNorm, Scheduled, StepLeng
 from layerwise.options.values import is_one, is_zero
 from layerwise.rules import dimensions
 from layerwise.rules.arrays import add, after, final, mix, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Functions, Now, PerLayer, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Stepped
 from layerwise.rules.lines import dims_option
 from layerwise.rules.matrices import (
     Polynomial,
@@ -85,7 +85,7 @@ NAMED = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}
 _name = one_of(*NAMED).convert
 
 
-def _coefficients(value: object) -> Any:
+def _coefficients(value: object) -> object:
     """Return three numbers, or three for each iteration."""
     if isinstance(value, str):
         return _name(value)
@@ -207,7 +207,7 @@ def shapes(h: Muon, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: Muon, now: Now) -> Any:
+def coefficients(xp: Functions, h: Muon, now: Now) -> Coefficients:
     b, lam = h.momentum, now.weight_decay
     ahead, beside = b, 1 - b
     if h.nesterov == "corrected":

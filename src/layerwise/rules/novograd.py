@@ -17,15 +17,15 @@ Departures, each an option:
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from layerwise.options import fields
 from layerwise.options.checks import number, one_of, pair
 from layerwise.options.fields import flag, option
 from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
-from layerwise.options.values import is_zero
+from layerwise.options.values import Scalar, is_zero
 from layerwise.rules.arrays import add, length, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Functions, Now, PerLayer, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, named, once_a_step, one_like, one_minus_power, root
 
@@ -84,7 +84,7 @@ def shapes(h: NovoGrad, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: NovoGrad, now: Now) -> Any:
+def coefficients(xp: Functions, h: NovoGrad, now: Now) -> Coefficients:
     (b1, b2), lam, one = h.betas, now.weight_decay, one_like(xp, now.t)
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     decoupled = h.decay == "decoupled"
@@ -122,7 +122,7 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: NovoGrad, now: Now)
     return Stepped(moves, State(m, v), {"gradient_norm": norm, "average_norm": root(xp, v), "trust_ratio": 1.0})
 
 
-def _averaged(xp: Functions, v: Array, squares: Scalar, k: Any) -> Array:
+def _averaged(xp: Functions, v: Array, squares: Scalar, k: Coefficients) -> Array:
     """Return the average of ‖g‖²; if requested, it starts with ‖g‖² while v is 0."""
     new = k.b2 * v + k.a2 * squares
     return new if is_zero(k.reseeds) else choose(xp, (k.reseeds != 0) & (v == 0), squares, new)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from layerwise.options.values import is_infinite, is_number, is_on
+from layerwise.options.settings import Caution, Hyper
+from layerwise.options.values import Scalar, is_infinite, is_number, is_on
 from layerwise.rules.arrays import length
-from layerwise.rules.asks import Array, Asking, Functions, Mean, ModelSum, Now, Scalar, Squares
+from layerwise.rules.asks import Array, Asking, Functions, Mean, ModelSum, Now, Squares
 from layerwise.rules.scalars import at_least
 
 
-def ready(xp: Functions, g: Array, h: Any, now: Now) -> Asking[Array]:
+def ready(xp: Functions, g: Array, h: Hyper, now: Now) -> Asking[Array]:
     """Return the prepared gradient: unscaled, negated, clipped by value, by its own norm, and by the global norm.
 
     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
@@ -46,7 +45,7 @@ def _shortened(xp: Functions, g: Array, norm: Scalar, bound: Scalar) -> Array:
 LEAST_SHARE = 1e-3  # the dtype of the elements, in which fewer may be counted
 
 
-def cautious(xp: Functions, u: Array, g: Array, h: Any) -> Asking[tuple[Array, dict[str, Scalar]]]:
+def cautious(xp: Functions, u: Array, g: Array, h: Caution) -> Asking[tuple[Array, dict[str, Scalar]]]:
     """Return u where its sign is the gradient's, and 0 elsewhere, divided by the fraction of such elements; and the
     fraction.
 

@@ -6,27 +6,30 @@ from collections import namedtuple
 from collections.abc import Callable
 from functools import cache, wraps
 from math import inf, log, sqrt
-from typing import Any
+from typing import TypeVar, cast
 
-from layerwise.options.values import is_infinite, is_number, is_zero
-from layerwise.rules.asks import Functions, Scalar
+from layerwise.options.values import Scalar, is_infinite, is_number, is_zero
+from layerwise.rules.asks import Coefficients, Functions, Now
+
+H = TypeVar("H")
+Compute = Callable[[Functions, H, Now], Coefficients]
 
 
-def named(**numbers: Scalar) -> Any:
+def named(**numbers: Scalar) -> Coefficients:
     """Return numbers by their names, in this order."""
     return _kind(*numbers)(*numbers.values())
 
 
 @cache
-def _kind(*names: str) -> Any:
-    return namedtuple("Coefficients", names)  # the names depend on the caller
+def _kind(*names: str) -> Callable[..., Coefficients]:
+    return cast("Callable[..., Coefficients]", namedtuple("Coefficients", names))  # the names depend on the caller
 
 
-def once_a_step(coefficients: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+def once_a_step(coefficients: Compute[H]) -> Compute[H]:
     """Let a namespace replace the numbers of a step, once for all tensors that share them."""
 
     @wraps(coefficients)
-    def taken(xp: Functions, h: Any, now: object) -> Any:
+    def taken(xp: Functions, h: H, now: Now) -> Coefficients:
         own = getattr(xp, "coefficients", None)
         return coefficients(xp, h, now) if own is None else own(coefficients, h, now)
 

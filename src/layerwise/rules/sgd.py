@@ -23,7 +23,7 @@ from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm, HeavyBall, Scheduled, StoredMomentum
 from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Functions, Now, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, Shape, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import damped, named, once_a_step
 
@@ -65,7 +65,7 @@ def shapes(h: SGD, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: SGD, now: Now) -> Any:
+def coefficients(xp: Functions, h: SGD, now: Now) -> Coefficients:
     lr, lam = now.lr, now.weight_decay
     return named(
         l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p

@@ -19,13 +19,24 @@ Departures, each an option:
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from layerwise.options import fields
 from layerwise.options.settings import ClippedByNorm, Scheduled
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Functions, Keep, MeanSquare, Nonnegative, Now, Shape, Stepped
+from layerwise.rules.asks import (
+    Array,
+    Asking,
+    Coefficients,
+    Functions,
+    Keep,
+    MeanSquare,
+    Nonnegative,
+    Now,
+    Shape,
+    Stepped,
+)
 from layerwise.rules.parts import clip_of, ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
 
@@ -56,7 +67,7 @@ def shapes(h: StableAdamW, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Functions, h: StableAdamW, now: Now) -> Any:
+def coefficients(xp: Functions, h: StableAdamW, now: Now) -> Coefficients:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     a1, a2 = ((1 - b) / one_minus_power(xp, b, now.t) for b in (b1, b2))
     return named(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 # By rule, from the registry. Read in advance, because a tracer of steps would have to trace the annotations otherwise.
-HINTS: dict[str, Mapping[str, Any]] = {}
+HINTS: dict[str, Mapping[str, object]] = {}
 
 
-def hints_of(rule: ModuleType) -> Mapping[str, Any]:
+def hints_of(rule: ModuleType) -> Mapping[str, object]:
     """Return the annotations of a rule's state."""
     return HINTS.get(rule.__name__) or get_type_hints(rule.State, include_extras=True)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from layerwise.options.values import is_infinite, is_one, is_zero
+from layerwise.options.settings import StepLength, TrustRatio
+from layerwise.options.values import Scalar, is_infinite, is_one, is_zero
 from layerwise.rules.arrays import add, is_complex, length, scaled, still
-from layerwise.rules.asks import Array, Asking, Functions, Moves, Scalar, Squares, Sum
+from layerwise.rules.asks import Array, Asking, Functions, Moves, Squares, Sum
 from layerwise.rules.scalars import at_least, at_most, bounds_of, choose, leveller, one_like
 
 
@@ -21,7 +22,7 @@ class Trust(NamedTuple):
     adapts: Scalar  # 0 turns the ratio off: it is 1
 
 
-def trust_of(xp: Functions, h: Any, lam: Scalar) -> Trust:
+def trust_of(xp: Functions, h: TrustRatio, lam: Scalar) -> Trust:
     """Return the numbers of a trust ratio. An option that is off or missing has numbers without effect."""
     low, high = bounds_of(h.trust_clip)
     adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(bool(h.adapt))
@@ -80,15 +81,15 @@ class Length(NamedTuple):
 
 
 def lengthened(
-    xp: Functions, h: Any, k: Length, R: Scalar | None, p: Array, r: Array, before: Moves = ()
+    xp: Functions, h: StepLength, k: Length, R: Scalar | None, p: Array, r: Array, before: Moves = ()
 ) -> Asking[tuple[Scalar | None, Moves, dict[str, Array]]]:
     """Return R, the moves of a step along −r after the moves `before`, and the numbers that determine its length.
 
     keep_norm:  then p ← R·p / ‖p‖, with R = ‖p‖ before this step, or before the first
     radial:     r ← r − (1 − radial)·(⟨p, r⟩ / ‖p‖²)·p, measured before
     """
-    adapts, brakes = k.trust is not None and h.adapt is not False, h.radial is not None
-    if not (adapts or brakes or h.keep_norm):
+    adapts = k.trust is not None and h.adapt is not False
+    if not (adapts or h.keep_norm or h.radial is not None):
         return R, (*before, (-k.pace, r)), {"trust_ratio": 1.0}
     pp, rr = yield Squares(p), Squares(r)
     norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
@@ -98,7 +99,7 @@ def lengthened(
     if h.keep_norm:
         R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norm_p, r, ratio.unit * norm_r, size)
         return R, moves, stats
-    if brakes:
+    if h.radial is not None:
         share, q = yield from _along(xp, p, norm_p, r)
         before = (*before, (size * ((1 - h.radial) * share), q))
     return R, (*before, (-size, r)), stats

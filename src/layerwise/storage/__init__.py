@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from layerwise.rules.asks import Array
 from layerwise.storage.bits import Key
 from layerwise.storage.index import Index
 
@@ -25,8 +26,8 @@ class Coded(NamedTuple):
     name: str  # its name in `state_dtype`
     suffix: str  # the suffix of a field's name for its scales in checkpoints
     dtypes: tuple[str, str]  # dtypes of codes, signed and unsigned; JAX recognizes formats by them
-    encode: Callable[..., tuple[Any, Any]]  # codes as floats and scales, of rows of numbers (groups.py)
-    decode: Callable[..., Any]
+    encode: Callable[..., tuple[Array, Array]]  # codes as floats and scales, of rows of numbers (groups.py)
+    decode: Callable[..., Array]
     powers: tuple[int, int]  # of its scale, by which each of the two grows
 
     def dtype(self, signed: bool) -> str:
@@ -37,7 +38,7 @@ class Coded(NamedTuple):
 class Format(NamedTuple):
     """The format of one stored array, besides its dtype."""
 
-    beside: Any = None  # the remainder of split weights, or the scales of codes
+    beside: Array = None  # the remainder of split weights, or the scales of codes
     key: Key | None = None  # for rounding at random; None rounds to nearest
     coded: Coded | None = None  # the format of the codes; None if the array stores numbers
 
@@ -58,11 +59,11 @@ class Storage:
         return [one for one in self.formats if one is not None]
 
     @property
-    def beside(self) -> list[Any]:
+    def beside(self) -> list[Array]:
         """The arrays stored in addition to the main ones, in order."""
         return [one.beside for one in self.given if one.beside is not None]
 
-    def mapped(self, change: Callable[[Any], Any]) -> Storage:
+    def mapped(self, change: Callable[[Array], Array]) -> Storage:
         """Return the same formats with all additional arrays changed."""
         each = ((one, None if one is None or one.beside is None else change(one.beside)) for one in self.formats)
         return replace(self, formats=tuple(one and one._replace(beside=beside) for one, beside in each))

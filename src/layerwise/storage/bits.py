@@ -18,8 +18,11 @@ have its bits as they are, the others its lower half first. Each uses little mor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from layerwise.rules.asks import Array
 
 WORD = 0xFFFFFFFF
 FIRST, SECOND, UPPER = 0x21F0AAAD, 0xD35A2D97, 0x9E3779B9
@@ -43,12 +46,15 @@ def key_of(seed: int, name: str, whose: str, lower: bool = False) -> Key:
     return Key(int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little") & ~1 | lower)
 
 
-def _word(x: Any) -> Any:
+OfArray = Callable[[Array], Array]
+
+
+def _word(x: Array) -> Array:
     """Return the lower 32 bits of Python integers and of int64 arrays; arrays of uint32 are returned as they are."""
     return x & WORD
 
 
-def mix(x: Any, between: object = 0, word: Any = _word) -> Any:
+def mix(x: Array, between: Array = 0, word: OfArray = _word) -> Array:
     """Return the hash of a number below 2^32, or of each in an array."""
     x = x ^ (x >> 16)
     x = word(x * FIRST)
@@ -57,33 +63,33 @@ def mix(x: Any, between: object = 0, word: Any = _word) -> Any:
     return x ^ (x >> 15)
 
 
-def at_step(key: Key, step: tuple[Any, Any], word: Any = _word) -> tuple[Any, Any]:
+def at_step(key: Key, step: tuple[Array, Array], word: OfArray = _word) -> tuple[Array, Array]:
     """Return k0 and k1 at a step, given by its lower and its upper 32 bits; k1 ends as the key does."""
     low, high = step
     first = mix(low ^ key.first, 0, word)
     return first, mix(first ^ (key.second & EVEN) ^ high, 0, word) & EVEN | key.second & 1
 
 
-def random(keys: tuple[object, object], low: Any, high: Any, word: Any = _word) -> Any:
+def random(keys: tuple[Array, Array], low: Array, high: Array, word: OfArray = _word) -> Array:
     """Return 32 bits for each index `high`·2^32 + `low`."""
     return taken(hashed(keys, low, high, word), keys[1], word)
 
 
-def hashed(keys: tuple[Any, Any], low: Any, high: Any, word: Any = _word) -> Any:
+def hashed(keys: tuple[Array, Array], low: Array, high: Array, word: OfArray = _word) -> Array:
     """Return what the fields of a state share of these."""
     return mix(low ^ keys[0], keys[1] & EVEN ^ word(high * UPPER), word)
 
 
-def taken(shared: Any, second: Any, word: Any = _word) -> Any:
+def taken(shared: Array, second: Array, word: OfArray = _word) -> Array:
     """Return a field's own bits, given its k1."""
     return word(shared << (second & 1) * 16)
 
 
-def turned(key: Key, step: object, low: Any, high: Any, word: Any = _word) -> Any:
+def turned(key: Key, step: Array, low: Array, high: Array, word: OfArray = _word) -> Array:
     """Return the 32 bits of a number in a group, given the lower 32 bits of the step."""
     return word(random(at_step(key, (0, 0)), low, high, word) + turn(step, word))
 
 
-def turn(step: Any, word: Any = _word) -> Any:
+def turn(step: Array, word: OfArray = _word) -> Array:
     """Return the number that a step adds to the bits of groups, given the lower 32 bits of the step."""
     return word(step * TURN)

@@ -22,9 +22,9 @@ negative sign.
 
 from __future__ import annotations
 
-from typing import Any
-
+from layerwise.rules.asks import Array, Functions
 from layerwise.storage import Coded
+from layerwise.storage.library import Bits
 
 GROUP = 64
 SIGNED, UNSIGNED = 127.0, 255.0
@@ -37,7 +37,7 @@ def count(length: int) -> int:
     return -(-length // GROUP)
 
 
-def encode(xp: Any, x: Any, signed: bool, drawn: Any = None) -> tuple[Any, Any]:
+def encode(xp: Functions, x: Array, signed: bool, drawn: Array = None) -> tuple[Array, Array]:
     """Return codes, as floats, and scales of the rows of a matrix, rounded by numbers from 0 to 1, or to nearest."""
     rows, length = x.shape
     groups, most = count(length), SIGNED if signed else UNSIGNED
@@ -62,12 +62,12 @@ def encode(xp: Any, x: Any, signed: bool, drawn: Any = None) -> tuple[Any, Any]:
     return codes.reshape(rows, groups * GROUP)[:, :length], scale
 
 
-def fraction(b: Any, drawn: Any) -> Any:
+def fraction(b: Bits, drawn: Array) -> Array:
     """Return a number from 0 to 1 that 32 random bits make; `b` is a library's view of bits."""
     return b.as_floats(drawn >> 8) * 2.0**-24
 
 
-def drawn_code(xp: Any, code: object, drawn: Any, signed: bool) -> Any:
+def drawn_code(xp: Functions, code: Array, drawn: Array, signed: bool) -> Array:
     """Return one of the two whole numbers next to a code ≥ 0."""
     low = xp.floor(code)
     over = code - low
@@ -76,7 +76,7 @@ def drawn_code(xp: Any, code: object, drawn: Any, signed: bool) -> Any:
     return xp.where(drawn >= 1.0 - over, low + 1.0, low)
 
 
-def decode(xp: Any, codes: Any, scale: Any, signed: bool) -> Any:
+def decode(xp: Functions, codes: Array, scale: Array, signed: bool) -> Array:
     """Return the numbers of the rows of a matrix, given codes as floats."""
     rows, length = codes.shape
     groups = scale.shape[1]
@@ -87,7 +87,7 @@ def decode(xp: Any, codes: Any, scale: Any, signed: bool) -> Any:
     return xp.where(root < 0, -square, square) if signed else square * square
 
 
-def _grouped(xp: Any, x: Any) -> Any:
+def _grouped(xp: Functions, x: Array) -> Array:
     """Return the rows of a matrix as groups, the last one padded with 0."""
     rows, length = x.shape
     groups = count(length)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+
+from layerwise.rules.asks import Array
 
 Shape = tuple[int, ...]
 
@@ -30,7 +31,7 @@ class Index:
         each = zip(self.shape, self.strides, rows, strict=True)
         return not self.scattered and all(n == 1 or own == row for n, own, row in each)
 
-    def __getitem__(self, place: object) -> Index:
+    def __getitem__(self, place: slice | tuple[slice, ...]) -> Index:
         shape, offset, scattered = list(self.shape), self.offset, dict(self.scattered)
         for d, cut in enumerate(place if isinstance(place, tuple) else (place,)):
             start, stop, _ = cut.indices(shape[d])
@@ -52,9 +53,9 @@ class Index:
         scattered = tuple((i + (i > d), at) for i, at in self.scattered)
         return Index(shape, strides, self.offset, scattered)
 
-    def numbers(self, arange: Any, asarray: Any) -> Any:
+    def numbers(self, arange: Callable[[int], Array], asarray: Callable[[Sequence[int]], Array]) -> Array:
         """Return the numbers themselves, by a library's functions for integers."""
-        found: Any = self.offset
+        found: Array = self.offset
         for d, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
             along = dict(self.scattered).get(d)
             one = arange(n) * stride if along is None else asarray(along)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
@@ -26,7 +27,7 @@ class Wanted(NamedTuple):
     state: Mapping[str, str] = {}  # by field; missing fields keep the dtype of the arithmetic
     seed: int = 0
 
-    def words(self) -> dict[str, Any]:
+    def words(self) -> dict[str, object]:
         """Return the options by name."""
         return dict(zip(OPTIONS, self, strict=True))
 
@@ -55,7 +56,7 @@ class Wanted(NamedTuple):
 PLAIN = Wanted()
 
 
-def _state_dtype(value: object) -> Any:
+def _state_dtype(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: None if one is None else DTYPES.convert(one) for key, one in value.items()}
     return None if value is None else DTYPES.convert(value)
@@ -75,7 +76,7 @@ CHECKS = {
 COUNT = checks.integer(0, bits=53)
 
 
-def wanted(given: Mapping[str, object], rule: Any) -> Wanted:
+def wanted(given: Mapping[str, object], rule: ModuleType) -> Wanted:
     """Return the requested storage, or raise if it does not exist."""
     master, rounding, state, seed = (checked(name, given[name]) for name in OPTIONS)
     return Wanted(master, rounding, _by_field(rule, state), seed)
@@ -87,7 +88,7 @@ def checked(name: str, value: object) -> Any:
     return check(name, value, way_out)
 
 
-def _by_field(rule: Any, asked: Any) -> dict[str, str]:
+def _by_field(rule: ModuleType, asked: Any) -> dict[str, str]:
     """Return the requested dtypes by field."""
     fields = rule.State._fields
     if not isinstance(asked, Mapping):

@@ -5,41 +5,22 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Protocol
+from types import ModuleType
 
+from layerwise.rules.asks import Array
 from layerwise.storage import Format, Storage, groups
 from layerwise.storage.bits import WORD, at_step, random, turned
 from layerwise.storage.extension import extension
 from layerwise.storage.index import Index
+from layerwise.storage.library import Bits
 from layerwise.storage.weights import KEPT, LOW
-
-
-class Bits(Protocol):
-    """A library's view of the bits of numbers, and other functions that formats need."""
-
-    xp: Any
-    word: Any  # the lower 32 bits of integers
-    integers: Any  # of floating-point numbers, towards zero
-    as_floats: Any  # integers to float32
-    bits: Any  # of float32, as integers
-    floats: Any  # the inverse
-    shifted: Any  # of integers, which may be negative, to the left
-    where: Any
-
-    dtype: Any  # the name of an array's dtype
-    indices: Any  # the lower and the upper 32 bits of the numbers of an index, for an array
-    step: Any  # the lower and the upper 32 bits of a step that is an array
-    # For libraries whose arrays the extension reads: create a float32 array like another; record that arrays were
-    # written.
-    empty: Any
-    written: Any
 
 
 @dataclass(frozen=True)
 class Stored:
     """One array with its format."""
 
-    array: Any
+    array: Array
     format: Format
     index: Index
     row_dims: int
@@ -67,7 +48,7 @@ class Stored:
         form = self.format._replace(beside=beside)
         return replace(self, array=self.array[place], index=self.index[place], format=form)
 
-    def read(self) -> Any:
+    def read(self) -> Array:
         """Return the numbers in float32."""
         if (extension := self._extension()) is not None:
             found = self.b.empty(self.array)
@@ -75,7 +56,7 @@ class Stored:
                 return found
         return self.decode()
 
-    def decode(self) -> Any:
+    def decode(self) -> Array:
         """Return the same, by the library's functions."""
         b, (beside, _, coded) = self.b, self.format
         found = b.as_floats(self.array)
@@ -86,7 +67,7 @@ class Stored:
             return decoded.reshape(self.shape)
         return found if beside is None else LOW[self.dtype].join(b, found, b.integers(beside), self._kept())
 
-    def write(self, x: Any, t: object) -> bool:
+    def write(self, x: Array, t: Array) -> bool:
         """Store numbers in place at step t, if the extension supports it."""
         key, index, extension = self.format.key, self.index, self._extension()
         if extension is None or not isinstance(t, int) or (key is not None and not index.is_row):
@@ -96,11 +77,11 @@ class Stored:
             self.b.written([one for one in (self.array, self.format.beside) if one is not None])
         return done
 
-    def _extension(self) -> Any:
+    def _extension(self) -> ModuleType | None:
         known = self.format.coded in (None, groups.EIGHT)
         return extension() if known and hasattr(self.b, "empty") else None
 
-    def encode(self, x: Any, t: object) -> tuple[Any, Any]:
+    def encode(self, x: Array, t: Array) -> tuple[Array, Array]:
         """Return the numbers to store at step t, and the additional ones or None."""
         b, (beside, _, coded) = self.b, self.format
         x, drawn = b.as_floats(x), self._random(t)
@@ -122,7 +103,7 @@ class Stored:
     def _kept(self) -> int:
         return KEPT[self.b.dtype(self.format.beside)]
 
-    def _random(self, t: object) -> Any:
+    def _random(self, t: Array) -> Array:
         if self.format.key is None:
             return None
         low, high = self.b.indices(self.index, self.array)
@@ -132,7 +113,7 @@ class Stored:
         return random(at_step(self.format.key, step, self.b.word), low, high, self.b.word)
 
 
-def in_format(b: Bits, array: Any, which: int, storage: Storage | None) -> Any:
+def in_format(b: Bits, array: Array, which: int, storage: Storage | None) -> Array:
     """Return an array with its format, or unchanged if it is plain. `which` is 0 for the weights, then counts the
     state.
     """
@@ -147,7 +128,7 @@ def has_format(stored: object) -> bool:
     return isinstance(stored[0] if isinstance(stored, tuple) else stored, Stored)
 
 
-def numbers(stored: object) -> Any:
+def numbers(stored: object) -> Array:
     """Return an array as numbers."""
     return stored.read() if isinstance(stored, Stored) else stored
 

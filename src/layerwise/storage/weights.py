@@ -7,7 +7,10 @@ inverse, `integers` truncates a float32 to an integer, and `where` is the librar
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from layerwise.rules.asks import Array
+from layerwise.storage.library import Bits
 
 MASTER, REMAINDER = "master", "remainder"
 
@@ -31,7 +34,7 @@ BF16_MOST, F16_MOST = 0x7F7F0000, 0x477FE000  # the largest finite numbers, as f
 F16_NORMAL = 0x38800000  # 2^-14; below it float16 has units of 2^-24
 
 
-def round_bf16(b: Any, x: Any, random: Any) -> Any:
+def round_bf16(b: Bits, x: Array, random: Array) -> Array:
     """Return one of the two bfloat16 neighbours of x, as float32, so that its mean is x. `random` are 32 bits for each.
 
     Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest: that number is odd, so
@@ -43,7 +46,7 @@ def round_bf16(b: Any, x: Any, random: Any) -> Any:
     return b.floats(b.word(u + added) & 0xFFFF0000)
 
 
-def round_f16(b: Any, x: Any, random: Any) -> Any:
+def round_f16(b: Bits, x: Array, random: Array) -> Array:
     """Return the same for float16."""
     u = b.bits(x)
     sign, size = u & SIGN, u & MAGNITUDE
@@ -53,7 +56,7 @@ def round_f16(b: Any, x: Any, random: Any) -> Any:
     return b.where(size > F16_MOST, x, b.where(size < F16_NORMAL, small, normal))
 
 
-def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
+def split_bf16(b: Bits, x: Array, kept: int, random: Array = None) -> tuple[Array, Array]:
     """Return the bfloat16 part of x, as float32, and the rest of x as a signed integer of `kept` bits.
 
     With 16 bits nothing is lost. With 8, the upper 24 bits of x are kept, rounded to nearest or at random. The bfloat16
@@ -69,7 +72,7 @@ def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]
     return b.where(is_number, b.floats(b.word(p)), x), b.where(is_number, rest, 0)
 
 
-def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
+def join_bf16(b: Bits, p: Array, rest: Array, kept: int) -> Array:
     """Return the float32 with these parts.
 
     A nan stays a nan, and a remainder that a zero cannot have is ignored.
@@ -79,7 +82,7 @@ def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
     return b.floats(b.word(u + b.shifted(held, 16 - kept)))
 
 
-def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
+def split_f16(b: Bits, x: Array, kept: int, random: Array = None) -> tuple[Array, Array]:
     """Return the same for float16: p, and the distance of x from it in parts of p's last place, 2^kept parts to one.
 
     Here ties go to the larger number, because the distance counts upwards for both signs.
@@ -99,7 +102,7 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
     return b.where(inside, found, x), b.where(inside, b.where(sign > 0, -rest, rest), 0)
 
 
-def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
+def join_f16(b: Bits, p: Array, rest: Array, kept: int) -> Array:
     """Return the same for float16.
 
     A remainder below a power of two counts in places of the numbers there, which are half of those above.
@@ -111,7 +114,7 @@ def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
     return b.where(size < INFINITE, p + b.as_floats(rest) * part, p)
 
 
-def _place_f16(b: Any, size: Any) -> Any:
+def _place_f16(b: Bits, size: Array) -> Array:
     """Return the exponent, as in float32, of the last place of a float16 of this magnitude."""
     return (b.where(size < F16_NORMAL, F16_NORMAL, size) >> 23) - 10
 
@@ -119,9 +122,9 @@ def _place_f16(b: Any, size: Any) -> Any:
 class Low(NamedTuple):
     """Operations of a 16-bit dtype."""
 
-    rounded: Callable[..., Any]
-    split: Callable[..., tuple[Any, Any]]
-    join: Callable[..., Any]
+    rounded: Callable[..., Array]
+    split: Callable[..., tuple[Array, Array]]
+    join: Callable[..., Array]
 
 
 LOW = {"bfloat16": Low(round_bf16, split_bf16, join_bf16), "float16": Low(round_f16, split_f16, join_f16)}
