@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from layerwise.catalog.hidden import warn_of_others
+from layerwise.engines import Stats
 from layerwise.engines.measurements import adapts
 from layerwise.errors import warn
+from layerwise.options.by_name import Name
+from layerwise.options.settings import Hyper
 
 # A step of this fraction of an epsilon moves three in ten of normally distributed 16-bit weights; the others lie more
 # than two steps away from where they would be rounded to the next number.
@@ -20,9 +23,9 @@ SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 class FirstStep(NamedTuple):
     """The first step of a tensor."""
 
-    name: Any
-    h: Any
-    measured: Mapping[str, Any]
+    name: Name
+    h: Hyper
+    measured: Stats
     weight_decay: float
     peak: float | None = None  # of the learning rate, as far as it is known
     # The dtype of 16-bit weights that are rounded to nearest, without a remainder.

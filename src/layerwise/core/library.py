@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from layerwise.engines.arrays import Arrays
+from layerwise.rules.asks import Array
 
-Array = Any  # of the library
 LOW = ("float16", "bfloat16")
 WIDE = ("float32", "float64")
 FLOATING = (*LOW, *WIDE)

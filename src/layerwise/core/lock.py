@@ -21,7 +21,7 @@ class OneAtATime(RLock):  # type: ignore[misc]  # final to type checkers alone
         super().__init__()
         _locks.add(self)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return OneAtATime, ()
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from layerwise.core.library import Array, Library
-from layerwise.engines import PartOf
+from layerwise.core.library import Library
+from layerwise.engines import PartOf, Stats
 from layerwise.engines.measurements import summary
 from layerwise.layout.pieces import Kept, Layout, Piece, elementwise, kept_dims
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
+from layerwise.rules.asks import Array
 from layerwise.storage.forms import CUT_BY_BLOCKS, blocks_cut_groups, scales_of
 from layerwise.storage.index import Index, index_of
 
@@ -40,7 +41,7 @@ class Place:
     run: slice | None = None  # None: the array as it is
     shape: Shape = ()
 
-    def of(self, array: Array) -> Any:
+    def of(self, array: Array) -> Array:
         """Return the part of an array."""
         found = array if self.run is None else array[self.run].reshape(self.shape)
         return found[self.entries] if self.entries else found
@@ -57,7 +58,7 @@ class Box:
     def region(self) -> Region:
         return tuple(slice(at, at + n) for at, n in zip(self.origin, self.size, strict=True))
 
-    def of(self, piece: Any, size: Shape) -> Any:
+    def of(self, piece: Array, size: Shape) -> Array:
         """Return the part of a piece, or the part of this size of a statistic of the piece."""
         each = zip(self.origin, size, piece.shape, strict=True)
         # A statistic has size 1 where it was summed; there all boxes share a single entry.
@@ -107,7 +108,7 @@ class LocalPart:
             return PartOf(self.spread.name, self.number)
         return self.axes, None if self.place is None else self.piece.part
 
-    def add_measured(self, found: dict[str, Any], measured: Mapping[str, Any]) -> None:
+    def add_measured(self, found: dict[str, Array], measured: Stats) -> None:
         """Join the measurements of this part with those of other parts of the piece, with nan for blocks on other
         ranks.
         """
@@ -143,7 +144,7 @@ class Plan:
     is_cut = False
     """Whether other processes may hold other parts of the tensor."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "rule": self.rule.__name__}  # modules cannot be pickled
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -192,9 +193,9 @@ class Plan:
         """Return the indices of the local part's elements in the tensor."""
         return index_of(self.shape)
 
-    def measured(self, each: Iterator[Mapping[str, object]]) -> Iterator[tuple[Name, dict[str, Any]]]:
+    def measured(self, each: Iterator[Stats]) -> Iterator[tuple[Name, dict[str, Array]]]:
         """Yield the names of tensors with their jobs' measurements."""
-        found: dict[tuple[int, int], dict[str, Any]] = {}
+        found: dict[tuple[int, int], dict[str, Array]] = {}
         for one in self.held:
             one.add_measured(found.setdefault((one.member, one.number), {}), next(each))
         for i, plan in enumerate(self.members):
@@ -216,7 +217,7 @@ def with_names(plans: Iterable[P], names: Iterable[object]) -> list[P]:
 
 def fields_of(
     rule: ModuleType, layout: Layout, ndim: int
-) -> tuple[dict[str, Shape | None], dict[str, Kept | None], Any]:
+) -> tuple[dict[str, Shape | None], dict[str, Kept | None], dict[str, bool]]:
     """Return, by fields of the rule's state, their shapes, the dimensions that they extend along, and whether along
     all.
     """

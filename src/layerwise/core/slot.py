@@ -15,8 +15,10 @@ from operator import mul, truediv
 from typing import Any, NamedTuple
 
 from layerwise.catalog.registry import ENTRIES
-from layerwise.core.library import FLOATING, Array, Library, computing
+from layerwise.core.library import FLOATING, Library, computing
 from layerwise.core.plan import Plan
+from layerwise.engines import Stats
+from layerwise.rules.asks import Array, T
 from layerwise.rules.states import is_signed
 from layerwise.storage import Coded, Format
 from layerwise.storage.coded import CODED
@@ -33,9 +35,9 @@ class StepResult:
     """The measurements of the last step of tensors that step together."""
 
     plans: Sequence[Plan]
-    measured: Sequence[Any] = ()
+    measured: Sequence[Stats] = ()
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[dict[str, Array]]:
         """Return them in readable form, for each tensor."""
         each = iter(self.measured)
         return [next(plan.measured(each))[1] for plan in self.plans]
@@ -84,7 +86,7 @@ def _all_names(formats: tuple[str, ...]) -> set[str]:
 
 
 @cache
-def _own_keys(keys: tuple[object, ...], formats: tuple[str, ...]) -> tuple[Any, ...]:
+def _own_keys(keys: tuple[str, ...], formats: tuple[str, ...]) -> tuple[str, ...]:
     """Return those that are names of a state of some rule, or of some format, or contain such a name.
 
     AMSGrad's `max_exp_avg_sq` is such a name: it belongs to an optimizer, not to another program's entries.
@@ -94,13 +96,13 @@ def _own_keys(keys: tuple[object, ...], formats: tuple[str, ...]) -> tuple[Any, 
     return tuple(key for key in keys if key in names or (isinstance(key, str) and any(name in key for name in within)))
 
 
-def own_entries(entries: Mapping[str, object]) -> dict[str, Any]:
+def own_entries(entries: Mapping[str, T]) -> dict[str, T]:
     """Return the entries of a tensor's state that belong, or seem to belong, to a rule or a format."""
     own = _own_keys(tuple(entries), tuple(CODED))
     return dict(entries) if len(own) == len(entries) else {key: entries[key] for key in own}
 
 
-def entries_of_others(entries: Mapping[str, object]) -> dict[str, Any]:
+def entries_of_others(entries: Mapping[str, T]) -> dict[str, T]:
     """Return the entries of a tensor's state that belong to other programs."""
     own = _own_keys(tuple(entries), tuple(CODED))
     return {key: x for key, x in entries.items() if key not in own}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from layerwise.catalog.hidden import is_vector, is_whole
 from layerwise.core.first_step import FirstStep
-from layerwise.core.library import Array, Library
+from layerwise.core.library import Library
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot, StepResult
 from layerwise.core.step import Snapshot, Step, StepNumbers, keep_latest, run_or_remake
@@ -17,6 +17,7 @@ from layerwise.core.storage_plan import StoragePlan
 from layerwise.engines import Engine, Job
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import Name, few
+from layerwise.rules.asks import Array
 from layerwise.storage.options import Wanted
 
 
@@ -33,7 +34,7 @@ class Planned(NamedTuple):
 
     plan: Plan
     want: Wanted
-    own: Any = None  # read only by the API
+    own: tuple[float, ...] = ()  # read only by the API
 
 
 class Rates(NamedTuple):
@@ -95,20 +96,20 @@ class Slots:
 
     def __init__(self, lib: Library) -> None:
         self.lib = lib
-        self.slots: dict[Any, Slot] = {}
+        self.slots: dict[Name, Slot] = {}
         self.furthest = 0  # the largest step count of a tensor
         self.skipped = 0
         self._steps: dict[Hashable, SlotStep] = {}  # by the names of the tensors, the last taken at the end
         self._said = False  # whether tensors were seen whose first step alone shows problems
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return Slots, (self.lib,), {"slots": self.slots, "furthest": self.furthest, "skipped": self.skipped}
 
     def forget(self) -> None:
         """Throw all prepared steps away, and with them their arrays."""
         self._steps.clear()
 
-    def begin(self, slots: dict[Any, Slot]) -> None:
+    def begin(self, slots: dict[Name, Slot]) -> None:
         """Continue with these slots in place of the present ones."""
         self.slots = slots
         self.forget()
@@ -120,7 +121,7 @@ class Slots:
         self.furthest = 0 if name is None else self.furthest
         self.begin({one: slot for one, slot in self.slots.items() if name not in (None, one)})
 
-    def stats(self) -> dict[Any, dict[str, Any]]:
+    def stats(self) -> dict[Name, dict[str, Array]]:
         """Return the measurements of each tensor's last step."""
         last = {name: slot.last for name, slot in self.slots.items() if slot.last is not None}
         stats = {id(result): result.stats() for result in {id(result): result for result, _ in last.values()}.values()}

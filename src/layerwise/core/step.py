@@ -4,26 +4,26 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from copy import copy
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from layerwise.core.library import Array
 from layerwise.core.plan import Plan
 from layerwise.drivers import Others
-from layerwise.engines import KEPT, Changed, Engine, Job, just_prepared
-from layerwise.engines.addresses import ArraysSeen, state_objects_of
+from layerwise.engines import KEPT, Changed, Engine, Job, Stats, just_prepared
+from layerwise.engines.addresses import ArraysSeen, States, state_objects_of
 from layerwise.engines.assignment import prepare
 from layerwise.engines.programs import MANY, ByRates
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar
-from layerwise.rules.asks import Now
+from layerwise.rules.asks import Array, Now
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+K = TypeVar("K")
 T = TypeVar("T")
 S = TypeVar("S", bound="Step")
 
@@ -32,11 +32,16 @@ class Snapshot:
     """Everything that a prepared step depends on, besides arrays that engines check themselves."""
 
     def __init__(
-        self, settings: Any, params: Any = (), states: Any = None, arrays: Sequence[Array] = (), grads: Any = None
+        self,
+        settings: object,
+        params: Sequence[Array] = (),
+        states: States | None = None,
+        arrays: Sequence[Array] = (),
+        grads: Sequence[Array] | None = None,
     ) -> None:
         self.settings, self._looks = settings, ArraysSeen(list(arrays), grads)
         self._dtypes = [g.dtype for g in grads or ()]
-        self.consists_of: Callable[[Any, Any], bool] = state_objects_of(list(params), states or {}).same
+        self.consists_of: Callable[..., bool] = state_objects_of(list(params), states or {}).same
         """Return True if the states of these parameters consist of the same objects."""
 
     def with_settings(self, settings: object) -> Snapshot:
@@ -62,10 +67,10 @@ class Step:
         self.seen, self.plans, self.jobs = seen, list(plans), list(jobs)
         self.whole = all(plan.itself for plan in {id(plan.held): plan for plan in plans}.values())
         self._engines, self._lent = engines, bool([job for job in jobs if job.p is None])
-        self._layouts, self._measured = None, list[Any]()  # for lent weights
+        self._layouts, self._measured = None, list[Stats]()  # for lent weights
         self.prepared: Any = None if self._lent else prepare(engines, self.jobs)
 
-    def with_numbers(self, settings: object, hs: Iterable[object]) -> Self | None:
+    def with_numbers(self, settings: object, hs: Iterable[Hyper]) -> Self | None:
         """Return a step of the same tensors with other numbers in the settings of its jobs, if engines allow it."""
         layouts = self.prepared.layouts
         if layouts is None:
@@ -116,13 +121,13 @@ class Step:
         return [one.view(g) for g, _, one in each], [now for _, now, _ in each]
 
     @property
-    def measured(self) -> Sequence[Mapping[str, Any]]:
+    def measured(self) -> Sequence[Stats]:
         """The measurements of each job in the last run."""
         if self._lent:
             return self._measured
         return self.prepared.stats() if self.prepared.stepped else []
 
-    def of_plans(self) -> list[list[Mapping[str, Any]]]:
+    def of_plans(self) -> list[list[Stats]]:
         """Return the measurements for each plan, or nothing before the first run."""
         measured = self.measured
         each = iter(measured)
@@ -134,7 +139,7 @@ class Step:
         plans = self.plans if self.prepared.stepped else ()
         return [" and ".join(dict.fromkeys(islice(each, len(plan.held)))) for plan in plans]
 
-    def stats(self, read: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Iterator[list[tuple[Name, Any]]]:
+    def stats(self, read: Callable[[Stats], Stats]) -> Iterator[list[tuple[Name, dict[str, Array]]]]:
         """Yield, for each plan, the names of its tensors with their measurements, if there was a run."""
         each = zip(self.plans, self.of_plans(), strict=False)
         yield from (list(plan.measured(map(read, own))) for plan, own in each)
@@ -153,7 +158,7 @@ class StepNumbers:
         self._beta2 = next(iter(known), None)
 
     def of(
-        self, t: Sequence[int], lr: Sequence[object], weight_decay: Sequence[object], g_scale: Scalar = 1.0
+        self, t: Sequence[int], lr: Sequence[Scalar], weight_decay: Sequence[Scalar], g_scale: Scalar = 1.0
     ) -> Sequence[Now]:
         """Return the numbers of each tensor, given the step that it takes, and the rates of each group."""
         if not t:
@@ -168,14 +173,14 @@ class StepNumbers:
             return ByRates(first, self._of_each(lr), self._of_each(weight_decay))
         return self._of_each([Now(t[0], *rates, g_scale, self._beta2) for rates in zip(lr, weight_decay, strict=True)])
 
-    def _of_each(self, of_groups: Sequence[object]) -> list[Any]:
+    def _of_each(self, of_groups: Sequence[T]) -> list[T]:
         return list(chain.from_iterable(map(repeat, of_groups, self._sizes)))
 
     def _one_by_one(
-        self, t: Sequence[int], lr: Sequence[object], weight_decay: Sequence[object], scale: Scalar
+        self, t: Sequence[int], lr: Sequence[Scalar], weight_decay: Sequence[Scalar], scale: Scalar
     ) -> list[Now]:
-        found: dict[tuple[Any, ...], Now] = {}
-        beta2: dict[tuple[int, int], Any] = {}  # a user's function is called once for each step
+        found: dict[tuple[object, ...], Now] = {}
+        beta2: dict[tuple[object, ...], Scalar | None] = {}  # a user's function is called once for each step
         nows = []
         for own, (h, *rates) in zip(t, self._of_each([*zip(self._hs, lr, weight_decay, strict=True)]), strict=True):
             key = id(h), own, *rates
@@ -198,7 +203,7 @@ def run_or_remake(step: S | None, make: Callable[[], S], run: Callable[[S], T]) 
             return step, run(step)
 
 
-def keep_latest(kept: dict[Any, Any], key: object, step: object, tensors: Iterable[Sized]) -> None:
+def keep_latest(kept: dict[K, T], key: K, step: T, tensors: Iterable[Sized]) -> None:
     """Keep a step of some of these tensors as the last taken: one for each tensor, and a few more."""
     kept.pop(key, None)
     kept[key] = step

@@ -8,10 +8,11 @@ from functools import cache, cached_property, partial
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.core.library import LOW, WIDE, Array, Library, computing
+from layerwise.core.library import LOW, WIDE, Library, computing
 from layerwise.core.plan import LocalPart, Plan, Shape
 from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
+from layerwise.rules.asks import Array
 from layerwise.rules.products import HALVES
 from layerwise.rules.states import is_signed
 from layerwise.storage import STATE, WEIGHTS, Format, Storage
@@ -72,7 +73,7 @@ class StoragePlan:
         return {*self.plan.fields} if self.want == PLAIN else {""}
 
     @cached_property
-    def _wide(self) -> dict[Any, bool]:
+    def _wide(self) -> dict[object, bool]:
         """Whether a dtype, as the library has it, is wide: of those that were asked."""
         return {}
 
@@ -198,7 +199,7 @@ class StoragePlan:
         own = arrays if here is stepped else {key: lib.here(arrays[key]) for key in plan.fields}
         index = None if self.is_plain(arrays) else cache(partial(plan.index, p))
         for held, keys, where in self._held:
-            seen: Any = here
+            seen: Array = here
             state: Iterable[Any] = map(own.get, keys)
             if not self._itself:
                 seen = held.view(here)

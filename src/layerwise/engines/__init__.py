@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from layerwise.drivers import Others
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Array, Now
+from layerwise.options.settings import Hyper
+from layerwise.rules.asks import Array, Now, State
 from layerwise.storage import Storage
 
 KEPT = 4  # the number of prepared steps, layouts or settings that are kept, besides some for each tensor or group
@@ -29,9 +30,9 @@ class Job(NamedTuple):
     """One tensor, or a piece of one, as it is stored, and the settings that apply to it."""
 
     rule: ModuleType  # a module of layerwise.rules
-    h: Any  # hyperparameters, fitted to this tensor
+    h: Hyper  # hyperparameters, fitted to this tensor
     p: Array
-    state: Any  # the rule's State, of stored arrays
+    state: State  # of stored arrays
     block_dims: tuple[int, ...] = ()
     shape: tuple[int, ...] | None = None  # the whole shape, if other ranks hold parts
     parts: int = 1  # the number of parts
@@ -57,7 +58,7 @@ class Job(NamedTuple):
         """Return the job with all its arrays changed."""
         p, *state = (x if x is None else change(x) for x in (self.p, *self.state))
         storage = None if self.storage is None else self.storage.mapped(change)
-        return self._replace(p=p, state=type(self.state)(*state), storage=storage)
+        return self._replace(p=p, state=self.rule.State(*state), storage=storage)
 
 
 class Counter(NamedTuple):
@@ -103,7 +104,7 @@ class Prepared:
     is one of several of a tensor, or has `others`, still gets t.
     """
 
-    layouts: Any = ()
+    layouts: object = ()
     """The plan without any array, for the next `prepare` of jobs like these.
 
     None if it must not be replaced for other numbers, because a CUDA graph may replay it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import prod
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from layerwise.errors import ParameterError
 from layerwise.rules.asks import Array, Now
 from layerwise.storage.extension import extension
 
+if TYPE_CHECKING:
+    from layerwise._native import Kept
+
 _native: Any = extension()
 
 
-def arrays_of(jobs: Sequence[Job]) -> list[Any]:
+def arrays_of(jobs: Sequence[Job]) -> list[Array]:
     """Return the weights and state of jobs in the extension's order, without those that are None."""
     each = [(job.p, *job.state, *(() if job.storage is None else job.storage.beside)) for job in jobs]
     return [array for arrays in each for array in arrays if array is not None]
@@ -29,6 +32,9 @@ def addresses_of(arrays: Sequence[Array]) -> Any:
         return PythonMarks(arrays) if _native is None else _native.Places(arrays)
     except ValueError:
         return PythonMarks(arrays)
+
+
+States = Mapping[Array, Mapping[str, object]]  # of parameters, by their names in checkpoints
 
 
 class ArraysSeen:
@@ -63,20 +69,20 @@ class Watched(Prepared):
 class StateObjects:
     """The objects that the state of parameters consists of."""
 
-    def __init__(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, object]]) -> None:
+    def __init__(self, params: Sequence[Array], states: States) -> None:
         self._seen = _objects(params, states)
 
-    def same(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, object]]) -> bool:
+    def same(self, params: Sequence[Array], states: States) -> bool:
         """Return True if the objects are the same."""
         return self._seen == _objects(params, states)
 
 
-def state_objects_of(params: list[Array], states: Any) -> Any:
+def state_objects_of(params: list[Array], states: States) -> Kept | StateObjects:
     """Return the fastest available record of the objects in the state of parameters, a dict each."""
     return StateObjects(params, states) if _native is None else _native.Kept(params, states)
 
 
-def _objects(params: Sequence[Array], states: Mapping[Any, Mapping[str, object]]) -> list[Any]:
+def _objects(params: Sequence[Array], states: States) -> list[object]:
     own = list(map(states.get, params))
     return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
 
@@ -99,7 +105,7 @@ class PythonMarks:
         return self._grads == found
 
 
-def _mark(x: Any) -> Hashable:
+def _mark(x: Array) -> Hashable:
     if hasattr(x, "is_neg"):  # a tensor of PyTorch
         bytes_ = 0 if x.is_meta else x.untyped_storage().nbytes()  # its memory may have been freed
         return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg(), bytes_
@@ -111,9 +117,9 @@ def _mark(x: Any) -> Hashable:
     return type(x), face["data"], x.shape, x.dtype, x.strides
 
 
-def _address(x: Any) -> Any:
+def _address(x: Array) -> int | None:
     try:
-        return x.data_ptr()
+        return int(x.data_ptr())
     except RuntimeError:  # its memory was freed
         return None
 

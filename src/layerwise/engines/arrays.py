@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from layerwise.engines import Job
-from layerwise.rules.asks import Array
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import Array, Functions
 from layerwise.storage.library import Bits
 
 
@@ -14,11 +15,11 @@ class Arrays(Protocol):
     """The reading and writing of a library's arrays."""
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> Functions:
         """The namespace with the library's functions, which may overwrite arrays that a rule no longer needs."""
 
     @property
-    def pure(self) -> Any:
+    def pure(self) -> Functions:
         """The same, for stored arrays that may still be needed."""
 
     @property
@@ -62,10 +63,10 @@ class Lists(Protocol):
     def write(self, stored: Sequence[Array], new: Array) -> None:
         """Round it into the arrays of the jobs."""
 
-    def number(self, values: Sequence[object]) -> Any:
+    def number(self, values: Sequence[Scalar]) -> Scalar:
         """Return a number of each job as one: a Python number if all are equal."""
 
-    def count(self, dims: tuple[int, ...]) -> Any:
+    def count(self, dims: tuple[int, ...]) -> Scalar:
         """Return the number of entries that each job's tensor has along some dimensions."""
 
     def give_back(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from layerwise.drivers import Others
 from layerwise.engines import Changed, Counter, Engine, Job, Prepared, Stats, StepInputs, just_prepared
 from layerwise.engines.addresses import addresses_of, arrays_of
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Array, Now
+from layerwise.rules.asks import Array, Now, T
 
 SEVERAL = "tensors that must be stepped together are on several devices"
 
@@ -34,7 +34,7 @@ class Share(NamedTuple):
 class Layouts:
     """The engines' layouts, by the engine and the indices of the jobs."""
 
-    def __init__(self, by_share: dict[tuple[int, tuple[int, ...]], Any] | None = None) -> None:
+    def __init__(self, by_share: dict[tuple[int, tuple[int, ...]], object] | None = None) -> None:
         self.by_share = by_share or {}
 
     def all_by_first(self, jobs: int) -> bool:
@@ -62,7 +62,7 @@ class Assigned:
         """The single engine's own step of all jobs, once it has taken one."""
 
     @property
-    def layouts(self) -> Any:
+    def layouts(self) -> Layouts | None:
         """The shares' layouts, or None if one must not be replaced."""
         found = {(share.engine, share.places): share.prepared.layouts for share in self._last}
         return None if any(layouts is None for layouts in found.values()) else Layouts(found)
@@ -217,5 +217,5 @@ class Assigned:
         return shares
 
 
-def _at(places: Sequence[int], values: Sequence[object]) -> list[Any]:
+def _at(places: Sequence[int], values: Sequence[T]) -> list[T]:
     return [values[i] for i in places]

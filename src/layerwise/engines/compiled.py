@@ -17,11 +17,21 @@ from layerwise.drivers import Others
 from layerwise.engines import KEPT, Candidate, Changed, Engine, Job, Prepared, Stats, StepInputs
 from layerwise.engines.addresses import PythonMarks, addresses_of, arrays_of
 from layerwise.engines.processor import wanted_threads
-from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, once_per_kind, program_for
+from layerwise.engines.programs import (
+    Measured,
+    Numbers,
+    OfStep,
+    clips,
+    missing,
+    numbers,
+    once_per_kind,
+    program_for,
+    rows_and_columns,
+)
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array, Now
+from layerwise.rules.asks import Array, Now, State, T
 from layerwise.storage import Format, Storage
 from layerwise.storage.extension import extension
 from layerwise.storage.groups import EIGHT
@@ -49,11 +59,11 @@ _native: Any = extension()
 if _native is not None:
     _native.open_jobs(Job._fields)
 
-signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None else _native.Signals()
+signals_wait: AbstractContextManager[None] = nullcontext() if _native is None else _native.Signals()
 """A context in which signals with Python handlers wait, so that a step is both written and counted, or neither."""
 
 
-def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
+def candidate(written: Callable[[Sequence[Array]], None] | None = None) -> Candidate:
     """Return the row of an API's table."""
     if _native is None:
         return Candidate("compiled", None, reason_missing())
@@ -93,7 +103,7 @@ def register_torch(torch: Any) -> None:
         _native.use_torch_functions(_addresses(torch), plain[1:], torch._neg_view(plain)[1:])
 
 
-def register_plain(tensor: Any, parameter: object) -> bool:
+def register_plain(tensor: type, parameter: type) -> bool:
     """Register the tensors of a library whose DLPack table locates their numbers; return whether this worked."""
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     return _native is not None and bool(_native.open_plain(tensor, parameter, exchange))
@@ -108,19 +118,19 @@ def _addresses(torch: Any) -> tuple[int, ...]:
         return (0,) * len(TORCH_FUNCTIONS)
 
 
-def _nothing(tensors: list[Any]) -> None:
+def _nothing(tensors: list[Array]) -> None:
     """Fallbacks that work without the extension."""
 
 
-def in_memory(tensors: list[Any]) -> bool:
+def in_memory(tensors: list[Array]) -> bool:
     """Return True if all of PyTorch's tensors are known to have their numbers in their memory."""
     return _native is not None and bool(_native.in_memory(tensors))
 
 
-counts: Callable[[list[Any]], list[int] | None] = _nothing if _native is None else _native.counts
+counts: Callable[[list[Array]], list[int] | None] = _nothing if _native is None else _native.counts
 """Return the numbers in these PyTorch tensors, if the extension can read them."""
 
-count: Callable[[list[Any]], Any] = _nothing if _native is None else _native.count
+count: Callable[[list[Array]], bool | None] = _nothing if _native is None else _native.count
 """Add one to each of them, and return True if that was possible."""
 
 
@@ -133,7 +143,7 @@ class AllMeasured(Sequence[Measured]):
     def __getitem__(self, i: Any) -> Any:
         return Measured(partial(self._batch.measured, i), self._names[i])
 
-    def column(self, name: str) -> list[Any]:
+    def column(self, name: str) -> list[list[float] | None]:
         """Return one measurement of all jobs, or None of those that lack it."""
         places = [names.index(name) if name in names else None for names in self._names]
         return [None if at is None else self._batch.measured(i, at) for i, at in enumerate(places)]
@@ -141,7 +151,7 @@ class AllMeasured(Sequence[Measured]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return list, (list(self),)
 
 
@@ -168,12 +178,12 @@ class Layouts:
             self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
 
-    def used(self, batch: object) -> None:
+    def used(self, batch: Batch) -> None:
         """Remember the one used last."""
         if not self.batches or self.batches[0] is not batch:
             self.batches = [batch, *(one for one in self.batches if one is not batch)][:KEPT]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return Layouts, ()  # a copy of an optimizer lays out for itself
 
 
@@ -184,7 +194,7 @@ class CompiledEngine(Engine):
 
     name = "the compiled engine"
 
-    def __init__(self, written: Callable[[Sequence[Any]], None] | None = None) -> None:
+    def __init__(self, written: Callable[[Sequence[Array]], None] | None = None) -> None:
         self.written = written
 
     def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
@@ -219,9 +229,9 @@ class CompiledEngine(Engine):
             return "its part of the tensor is not contiguous"
         return ""
 
-    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedCompiled:
+    def prepare(self, jobs: Sequence[Job], layouts: object = None) -> PreparedCompiled:
         """Plan the step of these jobs."""
-        return PreparedCompiled(self, jobs, layouts)
+        return PreparedCompiled(self, jobs, layouts if isinstance(layouts, Layouts) else None)
 
 
 class PreparedCompiled(Prepared):
@@ -232,7 +242,7 @@ class PreparedCompiled(Prepared):
         self._params = [job.p for job in self._jobs] if engine.written is not None else []
         self._places = addresses_of(arrays_of(self._jobs))
         self._known = not isinstance(self._places, PythonMarks)  # None if one of them is out of the extension's reach
-        self.layouts = (layouts or Layouts()).fitted(self._jobs)
+        self.layouts: Layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None
         # Of the last step. Nothing here refers to this object: arrays are freed when nothing else refers to them.
         self._batch: Any = None
@@ -262,11 +272,11 @@ class PreparedCompiled(Prepared):
             self._at_once(*given, skip)
 
     @property
-    def ahead(self) -> Callable[[Sequence[Any], Sequence[Now]], Iterator[Any]] | None:
+    def ahead(self) -> Callable[[Sequence[Array], Sequence[Now]], Iterator[list[float]]] | None:
         """A function that carries out the jobs in three parts, of which the last writes."""
         return self._in_parts
 
-    def _in_parts(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[Any]:
+    def _in_parts(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:
         given = list(grads), self.layouts.numbers.begin(nows)
         rounds = self._begun(*given)
         try:
@@ -291,17 +301,17 @@ class PreparedCompiled(Prepared):
         self.layouts.measured = self.layouts.measured or once_per_kind(lambda job: program_for(job).stats, self._jobs)
         return AllMeasured(self._batch, self.layouts.measured)
 
-    def _at_once(self, grads: list[Array], nows: list[Any], skip: Array | None, model: float | None = None) -> None:
+    def _at_once(self, grads: list[Array], nows: list[OfStep], skip: Array | None, model: float | None = None) -> None:
         if not (skip is None and self._known and self._stepped(grads, nows, model)):
             self._lay_out(grads, nows, skip)
             if not self._stepped(grads, nows, model):
                 raise Changed
 
-    def _lay_out(self, grads: list[Array], nows: list[Any], skip: Array | None) -> None:
+    def _lay_out(self, grads: list[Array], nows: list[OfStep], skip: Array | None) -> None:
         """Create a batch of the jobs, or find that the extension no longer takes them or their gradients."""
         self.layouts.used(self._made(grads, nows, skip, _native.Batch))
 
-    def _made(self, grads: list[Array], nows: list[Any], skip: Array | None, make: Callable[..., Any]) -> Any:
+    def _made(self, grads: list[Array], nows: list[OfStep], skip: Array | None, make: Callable[..., T]) -> T:
         if skip is not None or not self._known or not self._places.same(arrays_of(self._jobs)):
             raise Changed
         given = {(id(h), id(now)): (h, now) for h, now in zip(self.layouts.hs, nows, strict=True)}.values()
@@ -312,7 +322,7 @@ class PreparedCompiled(Prepared):
         except ValueError:
             raise Changed from None
 
-    def _in_rounds(self, grads: list[Array], nows: list[Any], skip: Array | None, others: Others) -> None:
+    def _in_rounds(self, grads: list[Array], nows: list[OfStep], skip: Array | None, others: Others) -> None:
         rounds = self._begun(grads, nows, skip)
         try:
             rounds.step(others)
@@ -320,7 +330,7 @@ class PreparedCompiled(Prepared):
             rounds.batch.leave()
         self._was_stepped(rounds.batch)
 
-    def _begun(self, grads: list[Array], nows: list[Any], skip: Array | None = None) -> Rounds:
+    def _begun(self, grads: list[Array], nows: list[OfStep], skip: Array | None = None) -> Rounds:
         """Return the jobs in rounds, to be left after the step."""
         given = grads, nows, self._places
         if skip is None and self._rounds is not None and self._rounds.begin(*given):
@@ -330,7 +340,7 @@ class PreparedCompiled(Prepared):
             raise Changed
         return self._rounds
 
-    def _stepped(self, grads: list[Array], nows: list[Any], model: float | None = None) -> bool:
+    def _stepped(self, grads: list[Array], nows: list[OfStep], model: float | None = None) -> bool:
         for i, batch in enumerate(self.layouts.batches):
             if batch.step(self._jobs, grads, nows, self._places, model):
                 if i:
@@ -339,7 +349,7 @@ class PreparedCompiled(Prepared):
                 return True
         return False
 
-    def _was_stepped(self, batch: object) -> None:
+    def _was_stepped(self, batch: Batch) -> None:
         if self._engine.written is not None:
             self._engine.written(self._params)
         self._batch = batch
@@ -348,26 +358,28 @@ class PreparedCompiled(Prepared):
 _is_there = partial(is_not, None)
 
 
-def _out_of_reach(job: Job, g: Any = None) -> str:
+def _out_of_reach(job: Job, g: Array | None = None) -> str:
     """Return the reason why an array of a job is out of the extension's reach, or an empty string."""
-    for name, array in zip(("the parameter", *job.state._fields, "the gradient"), (job.p, *job.state, g), strict=True):
+    for name, array in zip(
+        ("the parameter", *job.rule.State._fields, "the gradient"), (job.p, *job.state, g), strict=True
+    ):
         if not (array is None or _native.reaches(array)):
             kind = type(array).__name__
             return f"{name} is not an array of floating-point numbers in CPU memory ({kind})"
     return ""
 
 
-def form_of(job: Job) -> tuple[Any, ...]:
+def form_of(job: Job) -> tuple[object, ...]:
     """Return the key of a job's layout.
 
     It consists of its program, the clipping of its gradient, its rows and columns, and its storage.
     """
-    rows, cols = getattr(job.h, "factored", None) or ((), ())
+    rows, cols = rows_and_columns(job)
     storage = None if job.storage is None else _formats(job.storage, job.state)
     return program_for(job).name, *clips(job.h), list(rows), list(cols), storage
 
 
-def _formats(storage: Storage, state: Any) -> tuple[Any, ...]:
+def _formats(storage: Storage, state: State) -> tuple[object, ...]:
     """Return the formats of p and of the existing parts of the state, in the extension's form."""
     weights, *fields = storage.formats
     arrays = [_format(weights, SPLIT)]
@@ -375,7 +387,7 @@ def _formats(storage: Storage, state: Any) -> tuple[Any, ...]:
     return storage.row_dims, storage.index.offset, list(storage.index.strides), arrays
 
 
-def _format(one: Format | None, if_beside: int) -> tuple[Any, ...] | None:
+def _format(one: Format | None, if_beside: int) -> tuple[object, ...] | None:
     if one is None:
         return None
     return PLAIN if one.beside is None else if_beside, one.key is not None, *(one.key or (0, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ANY = ...  # the form of a number, or of dimensions
 ALONG = ("RowMean", "ColumnMean", "MatrixMean", "MeanOfRows")  # requests along dimensions, which come first
@@ -50,10 +50,10 @@ class Printed(NamedTuple):
 
     options: tuple[str, ...]
     numbers: tuple[str, ...]  # options and fields of `now` that kernels take besides the coefficients
-    programs: Mapping[tuple[Any, ...], Program]
+    programs: Mapping[tuple[object, ...], Program]
 
 
-def forms_of(values: Iterable[object]) -> tuple[Any, ...]:
+def forms_of(values: Iterable[object]) -> tuple[object, ...]:
     """Return options' values as far as they select kernels."""
     return tuple([x if x is None or isinstance(x, (bool, str)) else ANY for x in values])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from functools import cache
 from itertools import repeat
 from math import prod
@@ -17,18 +17,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerwise.drivers import TensorRequest, dims_of, once_of
+from layerwise.drivers.requests import Dims
 from layerwise.engines import Job
 from layerwise.engines.printed_programs import RULES
 from layerwise.engines.program_types import Printed, Program, forms_of, presence_of
 from layerwise.options.settings import Hyper
-from layerwise.options.values import is_number, is_on
-from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
+from layerwise.options.values import Scalar, is_number, is_on
+from layerwise.rules.asks import (
+    Array,
+    Coefficients,
+    Functions,
+    Mean,
+    MeanSquare,
+    ModelSum,
+    Now,
+    Request,
+    Squares,
+    Sum,
+    T,
+)
 from layerwise.rules.scalars import bounds_of
 
 UNBOUNDED = float("inf")
 PLAIN = {int, float, type(None)}
 RATES = ("lr", "weight_decay")
-REQUESTS: dict[str, Callable[..., Any]] = {
+REQUESTS: dict[str, Callable[..., Request]] = {
     **{one.__name__: lambda rows, cols, one=one: one(None) for one in (Sum, Mean, MeanSquare, Squares)},
     "RowMean": lambda rows, cols: Mean(None, cols),
     "ColumnMean": lambda rows, cols: Mean(None, rows),
@@ -37,16 +50,17 @@ REQUESTS: dict[str, Callable[..., Any]] = {
 }
 MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
 MANY = 4  # the number of rates from which coefficients are computed as arrays
+OfStep = Now | tuple[float, ...]  # what a job's step is given: what changes, or the numbers that kernels take
 
 
-def names_of(k: Any) -> list[str]:
+def names_of(k: Coefficients) -> list[str]:
     """Return the names of a rule's coefficients; those of a group follow the group's name."""
     *own, last = k._fields
     group = getattr(k[-1], "_fields", None)
     return [*own, last] if group is None else [*own, *(f"{last}_{name}" for name in group)]
 
 
-def printed_for(h: type[Any]) -> tuple[ModuleType, Printed] | None:
+def printed_for(h: type[Hyper]) -> tuple[ModuleType, Printed] | None:
     """Return the rule of these options, or of their base class, and its printed programs."""
     if h not in _found:
         rules = (cls.__module__ for cls in h.__mro__ if cls.__module__ in RULES)
@@ -55,7 +69,7 @@ def printed_for(h: type[Any]) -> tuple[ModuleType, Printed] | None:
     return _found[h]
 
 
-_found: dict[type[Any], tuple[ModuleType, Printed] | None] = {}
+_found: dict[type[Hyper], tuple[ModuleType, Printed] | None] = {}
 
 
 def missing(job: Job) -> str:
@@ -77,11 +91,16 @@ def missing(job: Job) -> str:
 
 
 @cache
-def _added(h: type[Any], rule: str) -> list[Any]:
+def _added(h: type[Hyper], rule: str) -> list[Field[object]]:
     """Return the options of a class that are not options of the class in the rule's own module."""
-    own: Any = next(cls for cls in h.__mro__ if cls.__module__ == rule)
+    own = next(cls for cls in h.__mro__ if cls.__module__ == rule)
     known = {spec.name for spec in fields(own)}
     return [spec for spec in fields(h) if spec.name not in known]
+
+
+def rows_and_columns(job: Job) -> tuple[Dims, Dims]:
+    """Return the dimensions that a factored tensor has as rows and as columns, or none."""
+    return getattr(job.h, "factored", None) or ((), ())
 
 
 def program_for(job: Job) -> Program:
@@ -92,14 +111,13 @@ def program_for(job: Job) -> Program:
     return found[1].programs[_key(job, found[1])]
 
 
-def requests_of(job: Job) -> list[tuple[Any, ...]]:
+def requests_of(job: Job) -> list[tuple[Request, ...]]:
     """Return the engines' requests for a job in each stage, in the order of their sums.
 
     First come the norm of its gradient and the global norm, if they are bounded, and then the rounds of its program.
     """
     own, model = clips(job.h)
-    rows_and_cols = getattr(job.h, "factored", None) or ((), ())
-    rounds = [tuple(REQUESTS[name](*rows_and_cols) for name in one) for one in program_for(job).rounds]
+    rounds = [tuple(REQUESTS[name](*rows_and_columns(job)) for name in one) for one in program_for(job).rounds]
     return [(Squares(None),) * own, (ModelSum(None),) * model, *rounds]
 
 
@@ -124,18 +142,18 @@ def requests_by_stage(jobs: Sequence[Job]) -> list[list[IndexedRequest]]:
     return stages
 
 
-def _as_others_get(i: int, job: Job, request: Any) -> TensorRequest:
+def _as_others_get(i: int, job: Job, request: Request) -> TensorRequest:
     dims, once = dims_of(request, len(job.p.shape), job.block_dims), once_of(request)
     length = prod(n for d, n in enumerate(job.p.shape) if d not in (*dims, *once))
     return TensorRequest(i, type(request), dims, length, once)
 
 
-def once_per_kind(make: Callable[[Any], Any], jobs: Sequence[Job]) -> list[Any]:
+def once_per_kind(make: Callable[[Job], T], jobs: Sequence[Job]) -> list[T]:
     """Return a value made from each job's settings, storage and existing parts of the state.
 
     It is computed once for all jobs that share these.
     """
-    known, found = dict[Any, Any](), []
+    known, found = dict[tuple[object, ...], T](), []
     for job in jobs:
         key = id(job.rule), id(job.h), id(job.storage), *map(type, job.state)
         if key not in known:
@@ -144,7 +162,7 @@ def once_per_kind(make: Callable[[Any], Any], jobs: Sequence[Job]) -> list[Any]:
     return found
 
 
-def _key(job: Job, printed: Printed) -> tuple[Any, ...]:
+def _key(job: Job, printed: Printed) -> tuple[object, ...]:
     return presence_of(job.state), *forms_of([getattr(job.h, name) for name in printed.options])
 
 
@@ -153,7 +171,7 @@ def numbers(h: Hyper, now: Now) -> tuple[float, ...] | None:
     return None if (found := numbers_of(h)) is None else found.known(now)
 
 
-def values(xp: Any, h: Hyper, now: Now) -> tuple[Any, ...] | None:
+def values(xp: Any, h: Hyper, now: Now) -> tuple[Scalar, ...] | None:
     """Return the same for a `now` that may have arrays: then arrays of the namespace; None without kernels."""
     return None if (found := numbers_of(h)) is None else found.at(xp, now)
 
@@ -180,7 +198,7 @@ class NumbersOf:
             now = Now(*known)
         return self.at(np, now)
 
-    def at(self, xp: Any, now: Now) -> tuple[Any, ...]:
+    def at(self, xp: Functions, now: Now) -> tuple[Scalar, ...]:
         """Return the same for a `now` that may have arrays."""
         k = () if self._coefficients is None else self._coefficients(xp, self._h, now)
         if k and isinstance(k[-1], tuple):  # a group, of which there is at most one
@@ -238,12 +256,12 @@ class Numbers:
             self._found[key] = None if found is None else (now.t, *found)
         return self._found[key]
 
-    def begin(self, nows: Sequence[Now]) -> list[Any]:
+    def begin(self, nows: Sequence[Now]) -> list[OfStep]:
         """Begin a step. Return for each job its `now`, or its numbers, which are computed as arrays if rates differ."""
         self._found.clear()
         return self._by_rates(nows) if isinstance(nows, ByRates) else list(nows)
 
-    def _by_rates(self, nows: ByRates) -> list[Any]:
+    def _by_rates(self, nows: ByRates) -> list[OfStep]:
         keys = list(zip(self._ids, map(bool, nows.lr), map(bool, nows.weight_decay), strict=True))
         if keys.count(keys[0]) == len(keys) >= MANY and (of := self._of[keys[0][0]]) is not None:
             return list(zip(repeat(nows.first.t), *of.by_rates(nows.first, nows.lr, nows.weight_decay), strict=False))
@@ -279,7 +297,7 @@ def _bounds_of_norms(h: Hyper) -> tuple[float | None, float | None]:
     return getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
 
 
-def _known(x: Any) -> float | None:
+def _known(x: Scalar) -> float | None:
     """Return the number in an array in CPU memory; None if autograd may need its derivative."""
     if is_number(x):
         return float(x)
@@ -291,7 +309,7 @@ def _known(x: Any) -> float | None:
         return None
 
 
-def _number(path: str, h: Hyper, now: Now) -> Any:
+def _number(path: str, h: Hyper, now: Now) -> Scalar:
     """Return a number by its path, such as `h.betas.0`."""
     source, name, *place = path.split(".")
     value = getattr(h if source == "h" else now, name)
@@ -299,15 +317,15 @@ def _number(path: str, h: Hyper, now: Now) -> Any:
     return float(value) if is_number(value) else value
 
 
-class Measured(Mapping[str, Any]):
+class Measured(Mapping[str, Array]):
     """The measurements of one job in the last step; each is read on access, by its index."""
 
     __slots__ = ("_places", "_read")
 
-    def __init__(self, read: Callable[[int], Any], names: tuple[str, ...]) -> None:
+    def __init__(self, read: Callable[[int], list[float]], names: tuple[str, ...]) -> None:
         self._read, self._places = read, _places(names)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Array:
         return np.array(self._read(self._places[name]))
 
     def __iter__(self) -> Iterator[str]:
@@ -316,7 +334,7 @@ class Measured(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._places)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)  # a copy has the numbers
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 from layerwise.drivers import Others, TensorRequest
 from layerwise.engines import Job
-from layerwise.engines.programs import requests_by_stage
-from layerwise.rules.asks import Array, ModelSum, Now
+from layerwise.engines.programs import Numbers, OfStep, requests_by_stage
+from layerwise.rules.asks import Array, ModelSum
 
 
 class Rounds:
@@ -16,11 +17,11 @@ class Rounds:
 
     def __init__(
         self,
-        native: Any,
+        native: ModuleType,
         jobs: Sequence[Job],
         grads: list[Array],
-        forms: list[Any],
-        numbers: Callable[..., Any],
+        forms: list[tuple[object, ...]],
+        numbers: Numbers,
     ) -> None:
         self._jobs = list(jobs)
         rounds = [stage for stage in requests_by_stage(jobs) if stage]
@@ -28,7 +29,7 @@ class Rounds:
         asked = [[(one.request.job, one.stage, one.which, one.request.length) for one in each] for each in rounds]
         self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, asked)
 
-    def begin(self, grads: list[Array], nows: list[Now], places: object) -> bool:
+    def begin(self, grads: list[Array], nows: list[OfStep], places: object) -> bool:
         """Use the batch for a step, until it is left, unless the jobs differ from those it was made for, or have moved
         from `places`.
         """
@@ -44,7 +45,7 @@ class Rounds:
             others.add_up([], self.batch.sums())
         self.batch.apply()
 
-    def ahead(self) -> Iterator[Any]:
+    def ahead(self) -> Iterator[list[float]]:
         """Measure up to the sums over the model, or to the end, and yield those sums of each job; then carry out the
         jobs, if there were none.
         """
@@ -52,7 +53,7 @@ class Rounds:
         yield next(([*sums] for requests, sums in each if requests[0].request is ModelSum), [])
         self.batch.apply()
 
-    def _each(self) -> Iterator[tuple[list[TensorRequest], Any]]:
+    def _each(self) -> Iterator[tuple[list[TensorRequest], Array]]:
         """Measure, and yield the requests of each round with their sums, to be completed in place."""
         for requests in self._requests:
             self.batch.measure()

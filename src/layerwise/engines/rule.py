@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, starmap
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from layerwise.drivers import Others, Run, beside, in_rounds, local
 from layerwise.engines import Engine, Job, PartOf, Stats
@@ -14,7 +14,7 @@ from layerwise.engines.addresses import Watched
 from layerwise.engines.arrays import Arrays, Lists
 from layerwise.options.values import is_number
 from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Keep, Now, State, Stepped
 from layerwise.storage.groups import GROUP
 from layerwise.storage.stored import Stored, formats_of, has_format, in_format, numbers
 
@@ -262,7 +262,7 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
     # Statistics that other slices read as well must not be overwritten.
     shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
     rule, answer = _begun(engine, task, (p, g, *state), shared), None
-    kept: Sequence[Any] = ()
+    kept: State = ()
     while True:
         try:
             asked = [rule.send(answer)]
@@ -281,31 +281,34 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
     return done.stats
 
 
-def _kept(engine: RuleEngine, task: Task, stored: Sequence[Any], state: Any) -> Any:
+def _kept(engine: RuleEngine, task: Task, stored: Sequence[Array], state: State) -> State:
     """Return the state where it is now stored; state that is not stored as numbers is unchanged."""
     _put(engine, task, stored, state)
-    return type(state)(*(new if has_format(old) else old for old, new in zip(stored, state, strict=True)))
+    made: State = task.jobs[0].rule.State(
+        *(new if has_format(old) else old for old, new in zip(stored, state, strict=True))
+    )
+    return made
 
 
 def _others(
-    places: Iterable[object], results: Iterable[Array], written: Sequence[int]
-) -> tuple[list[Any], list[Array]]:
+    places: Iterable[Array], results: Iterable[Array], written: Sequence[int]
+) -> tuple[list[Array], list[Array]]:
     """Return the results that are still to be written, and their places."""
     left = [(place, new) for place, new in zip(places, results, strict=True) if id(new) not in written]
     return [place for place, _ in left], [new for _, new in left]
 
 
-def _begun(engine: RuleEngine, task: Task, stored: Sequence[object], shared: set[int]) -> Asking[Stepped]:
+def _begun(engine: RuleEngine, task: Task, stored: Sequence[Array], shared: set[int]) -> Asking[Stepped]:
     arrays, job = engine.arrays, task.jobs[0]
 
-    def read(one: object) -> Array:
+    def read(one: Array) -> Array:
         return _read(engine, task, arrays.copy(one) if id(one) in shared else one)
 
     p, g, *state = (None if one is None else read(one) for one in stored)
     now = task.now
     if task.lists is None:
         now = Now(*(x if x is None or is_number(x) else arrays.read(x, job.p) for x in now))
-    stepping: Asking[Stepped] = job.rule.step(_namespace(engine, task), p, g, type(job.state)(*state), job.h, now)
+    stepping: Asking[Stepped] = job.rule.step(_namespace(engine, task), p, g, job.rule.State(*state), job.h, now)
     return stepping
 
 
@@ -326,11 +329,11 @@ def _move(engine: RuleEngine, task: Task, stored: Array, done: Stepped) -> None:
     _put(engine, task, (stored,), (moved(_namespace(engine, task), p, done.moves),))
 
 
-def _namespace(engine: RuleEngine, task: Task) -> Any:
+def _namespace(engine: RuleEngine, task: Task) -> Functions:
     return engine.arrays.xp if task.skip is None and not task.waits else engine.arrays.pure
 
 
-def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterable[Array]) -> None:
+def _put(engine: RuleEngine, task: Task, places: Iterable[Array], results: Iterable[Array]) -> None:
     arrays = engine.arrays
     for stored, new in zip(places, results, strict=True):
         if stored is new:  # None, or already kept
@@ -374,7 +377,7 @@ def _columns(engine: RuleEngine, task: Task) -> Iterator[tuple[Array, ...] | Non
         yield None if column[0] is None else column
 
 
-def _fields(engine: RuleEngine, job: Job, g: Array) -> tuple[Any, ...]:
+def _fields(engine: RuleEngine, job: Job, g: Array) -> tuple[Array, ...]:
     """Return p, g and each part of the state, with their formats."""
     p, *state = (in_format(engine.arrays.bits, x, i, job.storage) for i, x in enumerate((job.p, *job.state)))
     return p, g, *state

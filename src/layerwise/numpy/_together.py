@@ -91,7 +91,7 @@ class Named:
         return None if callable(rate) else rate * planned.own[0]
 
 
-def _rates(factors: tuple[float, float], lr: float, weight_decay: float) -> tuple[float, float]:
+def _rates(factors: tuple[float, ...], lr: float, weight_decay: float) -> tuple[float, float]:
     """Return the rates of names with these factors."""
     found = lr * factors[0], weight_decay * factors[1]
     if inf in found:

@@ -17,7 +17,7 @@ from layerwise.engines.gpu.kernels import Functions, parts
 from layerwise.engines.gpu.layout import OF_TORCH, STORED, Sizes, Tile, aligned, but, in_order, misplaced, states_of
 from layerwise.engines.gpu.stored import arrays_of, formats_of, remainders, unstorable
 from layerwise.engines.program_types import Program
-from layerwise.engines.programs import missing, program_for
+from layerwise.engines.programs import missing, program_for, rows_and_columns
 from layerwise.storage.groups import GROUP
 
 INTERPRETED = not isinstance(parts.root, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
@@ -126,14 +126,14 @@ class Plane(NamedTuple):
 
 
 def plane_of(job: Job) -> Plane:
-    rows, cols = job.h.factored
+    rows, cols = rows_and_columns(job)
     rest = but(job, job.block_dims, rows, cols)
     return Plane(*(prod(job.p.shape[d] for d in group) for group in (rest, rows, cols)))
 
 
 def not_planes(job: Job) -> str:
     """Return the reason why a job's layers are not stacks of matrices that kernels can walk, or an empty string."""
-    (rows, cols), shape, plane = job.h.factored, tuple(job.p.shape), plane_of(job)
+    (rows, cols), shape, plane = rows_and_columns(job), tuple(job.p.shape), plane_of(job)
     if not (job.p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims, rows, cols), rows, cols)):
         return f"{shape} is not stored as matrices, rows {rows} and columns {cols}, in this order"
     for name in program_for(job).lines:

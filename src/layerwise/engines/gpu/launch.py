@@ -56,7 +56,9 @@ class Kernels:
     def __init__(self) -> None:
         self._compiled: dict[Hashable, tuple[Any, Constants]] = {}
 
-    def launch(self, kernel: Any, programs: int, *args: Any, num_warps: int = 4, **constants: Any) -> None:
+    def launch(
+        self, kernel: triton.JITFunction, programs: int, *args: object, num_warps: int = 4, **constants: object
+    ) -> None:
         """Launch this many programs."""
         alignment = [x.data_ptr() % 16 == 0 for x in args if isinstance(x, Tensor)]
         key = id(kernel), *constants.values(), *alignment

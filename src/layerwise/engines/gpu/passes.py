@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from layerwise.drivers import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.kernels import parts, passes, statistics
 from layerwise.engines.gpu.tables import Programs, Tables
 from layerwise.engines.programs import MEASURED, IndexedRequest, requests_by_stage
+
+if TYPE_CHECKING:
+    import triton
 
 AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
 OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
@@ -169,7 +172,7 @@ class Passes:
 
     # ---- launches
 
-    def _each(self, call: Call, kernel: Any, group: Programs, *args: Any, **constants: Any) -> None:
+    def _each(self, call: Call, kernel: triton.JITFunction, group: Programs, *args: object, **constants: Any) -> None:
         """Launch a kernel on all chunks of a group. `args` come between the arguments that all kernels take."""
         tables = self.tables
         tables.kernels.launch(
@@ -204,7 +207,7 @@ class Passes:
         for programs in self.tables.lines.renew:
             self._take(statistics.renew, programs, *args, SKIPS=call.skips, **flags)
 
-    def _take(self, kernel: Any, programs: Programs, *args: Any, **constants: Any) -> None:
+    def _take(self, kernel: triton.JITFunction, programs: Programs, *args: object, **constants: Any) -> None:
         """Launch a kernel on sums by rows and columns, if there are any."""
         if n := len(programs.table):
             sides, of = self.tables.lines.sides, programs.constants

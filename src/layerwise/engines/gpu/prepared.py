@@ -25,7 +25,7 @@ from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.tables import Tables
 from layerwise.engines.programs import Measured
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Now
+from layerwise.rules.asks import Array, Now
 
 FIRST = (
     "a CUDA graph cannot capture this step before a step like it has run: with the same parameters, gradients of the "
@@ -132,18 +132,18 @@ class PreparedOnGpu(Watched):
         tables = self._laid.tables
         on_host = cache(lambda: self._answers[:, REPORTED.value :].cpu().numpy())  # copied when the first is read
 
-        def read(layers: slice, place: int) -> Any:
+        def read(layers: slice, place: int) -> Array:
             return on_host()[layers, place]
 
         each = enumerate(kind.program.stats for kind in tables.kinds)
         return [Measured(partial(read, tables.layers.of(j)), names) for j, names in each]
 
 
-def stream_of(device: torch.device) -> Any:
+def stream_of(device: torch.device) -> torch.cuda.Stream | None:
     """Return the stream for the device's launches; None on devices without streams."""
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
-def _places(grads: Sequence[Tensor]) -> Any:
+def _places(grads: Sequence[Tensor]) -> np.ndarray:
     """Return the addresses of the gradients."""
     return np.fromiter(map(Tensor.data_ptr, grads), np.int64, len(grads))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from math import inf, prod
 from threading import RLock
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +33,7 @@ STEPS = 2
 # Two roundings of stored numbers, and the possible difference between two orders of a sum.
 STORED = {torch.float64: 2.0**-51, torch.float32: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 COMPUTED = {torch.float64: 2.0**-42, torch.float32: 2.0**-15}
+Given = tuple[Job, Tensor]  # a job and its gradient
 FEW = 0.02  # of numbers rounded at random may be others, or on average of what a remainder may be: by other bits, 0.25
 LARGEST = 1 << 18  # elements of a small tensor: several programs take it, by rows and by columns
 ALIGNED = 16  # elements, of which vectors may be made
@@ -51,7 +51,7 @@ class Proof:
         """Return the reason why the kernels of such jobs are not used after a proof, or an empty string."""
         return self._failed.get(_named(job), "") if self._failed and proof_wanted() else ""
 
-    def check(self, given: Sequence[object], call: Call, prepare: Callable[..., Prepared]) -> None:
+    def check(self, given: Sequence[Given], call: Call, prepare: Callable[..., Prepared]) -> None:
         """Raise `Changed` if kernels, which `prepare` small jobs, must not step these, which are declined from then."""
         if not proof_wanted():
             return
@@ -83,11 +83,11 @@ def _named(job: Job) -> str:
     return f"kernels for {type(job.h).__name__} ({words}) failed their proof on {job.p.device}"
 
 
-def _alike(given: Sequence[Any], call: Call) -> dict[tuple[Any, ...], list[Any]]:
+def _alike(given: Sequence[Given], call: Call) -> dict[tuple[object, ...], list[Given]]:
     """Return the smallest and the largest job with the same kernels; every rank counts also jobs of which it has no
     part.
     """
-    found: dict[tuple[Any, ...], list[Any]] = {}
+    found: dict[tuple[object, ...], list[Given]] = {}
     for job, g in sorted(given, key=lambda each: each[0].p.numel()):
         if job.p.numel() or call.others is not None:
             like = job.p.device, type(job.h), kind_of(job, g, call.tables.sizes), call.variant
@@ -95,7 +95,7 @@ def _alike(given: Sequence[Any], call: Call) -> dict[tuple[Any, ...], list[Any]]
     return found
 
 
-def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[object], call: Call) -> str:
+def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Given], call: Call) -> str:
     """Return the problem with the kernels of these jobs, or an empty string."""
     try:
         return compared(rule, prepare, some, call)
@@ -106,7 +106,7 @@ def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[object
         return f"they do not compile or run ({type(problem).__name__}: {first})"
 
 
-def compared(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Any], call: Call) -> str:
+def compared(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Given], call: Call) -> str:
     """Return the difference between kernels and the rule on small jobs like these, or an empty string.
 
     Each step begins with the kernels' results; the last one is skipped if steps may be.
@@ -147,7 +147,7 @@ class Alone(Others):
 def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, Tensor, Format | None]]:
     for job in jobs:
         formats = (None,) * (1 + len(job.state)) if job.storage is None else job.storage.formats
-        for name, x, one in zip(("the weights", *job.state._fields), (job.p, *job.state), formats, strict=True):
+        for name, x, one in zip(("the weights", *job.rule.State._fields), (job.p, *job.state), formats, strict=True):
             if x is not None:
                 yield name, x, one
             if one is not None and one.beside is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from math import nan
 from operator import is_not
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.programs import numbers, values
 from layerwise.errors import EngineError
 from layerwise.options.settings import Hyper
-from layerwise.options.values import is_number
+from layerwise.options.values import Scalar, is_number
 from layerwise.rules.asks import Now
 
 SPARES = 4  # recordings that may follow one another
@@ -39,7 +39,7 @@ class StepParams:
     """The table of step parameters on the device, a row for each job, and its last contents."""
 
     def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
-        known: dict[Any, Any] = {}
+        known: dict[Hyper, Hyper] = {}
         self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one object
         self._h_ids = list(map(id, self._hs))
         self._drawing = [j for j, job in enumerate(jobs) if job.draws]  # these need the step
@@ -52,10 +52,10 @@ class StepParams:
         self._nows: Sequence[Now] = ()  # the last ones, kept alive so that they can be compared by identity
         self._changing = False  # whether they hold arrays, whose numbers may have changed
         self._on_device: list[Alike] = []
-        self._computed: list[Any] = []  # their coefficients in this step
+        self._computed: list[tuple[Scalar, ...]] = []  # their coefficients in this step
         self._places: dict[Hashable, tuple[Tensor, Tensor]] = {}  # of coefficients that are computed on the device
-        self._spares: list[Any] = []  # pinned pages, ready before a recording
-        self._recorded: list[Any] = []  # pages that a replayed copy reads
+        self._spares: list[Tensor] = []  # pinned pages, ready before a recording
+        self._recorded: list[Tensor] = []  # pages that a replayed copy reads
 
     def write(self, nows: Sequence[Now]) -> None:
         """Update the table on the host for these `nows`."""
@@ -126,7 +126,7 @@ class StepParams:
             found.setdefault((self._h_ids[j], fixed), []).append(j)
         return [Alike(self._hs[own[0]], tuple(own), [nows[j] for j in own]) for own in found.values()]
 
-    def _values(self, alike: Alike) -> tuple[Any, ...]:
+    def _values(self, alike: Alike) -> tuple[Scalar, ...]:
         """Return the coefficients of jobs that are alike, each a number, or an array of them all or for each job.
 
         The device computes them by the rule's own code, and nothing waits for it.
@@ -135,7 +135,7 @@ class StepParams:
             now = Now(*map(self._together, zip(*alike.nows, strict=True)))
             return values(torch, alike.h, now) or ()
 
-    def _together(self, column: Sequence[Any]) -> Any:
+    def _together(self, column: Sequence[Scalar]) -> Scalar:
         first = column[0]
         if first is None or is_number(first):
             return first
@@ -145,11 +145,11 @@ class StepParams:
             return self._wide(first)
         return torch.stack([self._wide(x) for x in column])
 
-    def _wide(self, x: Any) -> Tensor:
+    def _wide(self, x: Scalar) -> Tensor:
         wide: Tensor = x.step + 1 if isinstance(x, Counter) else x.detach()
         return wide.to(self.device, torch.float64).reshape(())
 
-    def _put(self, alike: Alike, found: Sequence[Any]) -> None:
+    def _put(self, alike: Alike, found: Sequence[Scalar]) -> None:
         """Write the device's results to the table."""
         arrays = {i: x for i, x in enumerate(found, at.NUMBERS.value) if not is_number(x)}
         if arrays:
@@ -179,7 +179,7 @@ class StepParams:
         elif self._on_device:  # the step may be recorded
             self._spares += [self._page() for _ in range(SPARES - len(self._spares))]
 
-    def _page(self) -> Any:
+    def _page(self) -> Tensor:
         pinned = self.device.type == "cuda"
         return torch.empty(self._written.shape, dtype=torch.int64, device="cpu", pin_memory=pinned)
 

@@ -47,7 +47,7 @@ def arrays_of(job: Job) -> Iterator[Stored]:
     """Yield the weights and the states of a job that have a format."""
     if job.storage is not None:
         names = program_for(job).states
-        formats = dict(zip(("", *job.state._fields), job.storage.formats, strict=True))
+        formats = dict(zip(("", *job.rule.State._fields), job.storage.formats, strict=True))
         arrays = [("", job.p), *zip(names, states_of(job), strict=False)]
         for i, (name, array) in enumerate(arrays):
             one = formats[name]

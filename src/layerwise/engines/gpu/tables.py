@@ -17,7 +17,7 @@ from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import CODES, Sizes, counts, states_of
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.engines.gpu.stored import formats_of, table_of
-from layerwise.engines.programs import program_for
+from layerwise.engines.programs import program_for, rows_and_columns
 
 Put = Callable[[np.ndarray], Tensor]  # to the device
 FOLDED = 64  # sums whose strips one program adds up
@@ -198,7 +198,7 @@ class Lines:
     def _note_sides(self, rows: np.ndarray, j: int) -> None:
         """Write the rows of a job; places are counted from the first."""
         job, plane, full = self._jobs[j], plane_of(self._jobs[j]), self._jobs[j].whole
-        summed = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
+        summed = [max(1, prod(full[d] for d in group)) for group in rows_and_columns(job)]
         kind = self._layers.kinds[j]
         states, compute = [getattr(job.state, name) for name in kind.program.lines], kind.compute
         _, down, across = chunks_along(job, self._sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from math import copysign, inf
 from types import SimpleNamespace
@@ -274,6 +274,6 @@ class DifferentiableTensors(Tensors):
 LIBRARY = Tensors()
 
 
-def named_state(state: object) -> NamedState:
+def named_state(state: Mapping[str, object]) -> NamedState:
     """Return a parameter's state with the meaning of its names."""
     return NamedState(LIBRARY, state)

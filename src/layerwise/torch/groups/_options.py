@@ -56,7 +56,7 @@ class GroupOptions:
         self._seen: set[str] = set()  # keys that groups were created with, or that have had a warning
         self._sizes: dict[int, int] = {}  # the number of keys that each group had at its last check, by id
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         # The remembered keys may be objects that cannot be pickled.
         return GroupOptions, (self.rules, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
 

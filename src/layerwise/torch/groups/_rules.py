@@ -65,7 +65,7 @@ class RuleOptions:
             return value if is_by_name(value) else in_plain_form(name, value)
         return checked(name, value) if name in OPTIONS else FLAG(name, value, "Pass True or False.")
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _kind, (self.rule.__name__, self.hyper, self.defaults)  # modules cannot be pickled
 
 
@@ -114,7 +114,7 @@ class RulePerGroup(RulePerOptimizer):
         super().__init__(self._kind("AdamW"))
         self.defaults = {name: given[name] for name in SWITCHES}
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return RulePerGroup, (self._given,)
 
     def of(self, group: Group) -> RuleOptions:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from layerwise.catalog.hidden import is_called_otherwise, is_vector, is_whole
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
+from layerwise.engines import Stats
 from layerwise.engines.compiled import AllMeasured
 from layerwise.engines.measurements import adapts
 from layerwise.errors import HyperparameterError
+from layerwise.options.values import Scalar
 from layerwise.torch.groups._members import Group, Members
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
@@ -45,7 +46,7 @@ def exempt(found: Sequence[FirstStep], groups: Sequence[Group]) -> str:
         )
     names = {name for group in groups for name in group.get("param_names", ())}
     way_out = "Exempt biases and norms from the ratio with param_groups(model)"
-    others = [one.name for one in stuck if one.name in names and "bias" not in one.name]
+    others = [one.name for one in stuck if one.name in names and "bias" not in str(one.name)]
     if not others:
         return f"{way_out}; to exempt other parameters, pass no_adapt to it."
     shown = "".join(f', "{name}"' for name in others[:5]) + ", …" * (len(others) > 5)
@@ -55,7 +56,11 @@ def exempt(found: Sequence[FirstStep], groups: Sequence[Group]) -> str:
 def _has_none_if_decayed(one: FirstStep) -> bool:
     """Return True if adapt="decayed" is an option of the tensor's rule, and turns off its trust ratio."""
     try:
-        return not one.weight_decay and one.h.adapt is True and bool(type(one.h).check("adapt", "decayed"))
+        return (
+            not one.weight_decay
+            and getattr(one.h, "adapt", None) is True
+            and bool(type(one.h).check("adapt", "decayed"))
+        )
     except HyperparameterError:
         return False
 
@@ -124,7 +129,7 @@ def _peak(group: Group) -> float:
     return max((_number(group[key]) for key in PEAKS if group.get(key) is not None), default=0.0)
 
 
-def _began_at_zero(measured: Sequence[Mapping[str, object]]) -> list[bool]:
+def _began_at_zero(measured: Sequence[Stats]) -> list[bool]:
     """Return, for each job, whether the weights, or those of a block, are measured to be all zero."""
     norms, means = (
         measured.column(name) if isinstance(measured, AllMeasured) else [one.get(name) for one in measured]
@@ -137,7 +142,7 @@ def _began_at_zero(measured: Sequence[Mapping[str, object]]) -> list[bool]:
     return found
 
 
-def _number(x: Any) -> float:
+def _number(x: Scalar) -> float:
     """Return the value of a rate, which may be a tensor through which a gradient flows."""
     return float(x.detach() if isinstance(x, Tensor) else x)
 

@@ -130,7 +130,7 @@ class Plan(plan.Plan):
             )
         return value
 
-    def whole(self, state: Mapping[str, object]) -> dict[str, dict[str, Any]]:
+    def whole(self, state: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
         """Return the state of each whole tensor by name, in host memory. All ranks call this together."""
         if self.flat is not None:
             return whole_state(self, self.flat, state)

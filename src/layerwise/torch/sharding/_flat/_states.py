@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 State = dict[str, Any]
 
 
-def whole_state(plan: Plan, flat: Flat, state: Mapping[str, object]) -> dict[str, State]:
+def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Tensor]) -> dict[str, State]:
     """Return the states of the tensors in a buffer, whole and by name. All ranks call this together.
 
     Another program's entry is divided if it has the buffer's shape; otherwise it is each tensor's.
