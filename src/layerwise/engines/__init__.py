@@ -11,7 +11,7 @@ from typing import NamedTuple
 from layerwise.drivers import Others
 from layerwise.errors import EngineError
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array, Now, State
+from layerwise.rules.asks import Array, Now, RuleState
 from layerwise.storage import Storage
 
 KEPT = 4  # the number of prepared steps, layouts or settings that are kept, besides some for each tensor or group
@@ -32,7 +32,7 @@ class Job(NamedTuple):
     rule: ModuleType  # a module of layerwise.rules
     h: Hyper  # hyperparameters, fitted to this tensor
     p: Array
-    state: State  # of stored arrays
+    state: RuleState  # of stored arrays
     block_dims: tuple[int, ...] = ()
     shape: tuple[int, ...] | None = None  # the whole shape, if other ranks hold parts
     parts: int = 1  # the number of parts

@@ -34,7 +34,7 @@ def addresses_of(arrays: Sequence[Array]) -> Any:
         return PythonMarks(arrays)
 
 
-States = Mapping[Array, Mapping[str, object]]  # of parameters, by their names in checkpoints
+States = Mapping[Array, Mapping[str, Array]]  # of parameters, by their names in checkpoints
 
 
 class ArraysSeen:

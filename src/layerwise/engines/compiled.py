@@ -31,7 +31,7 @@ from layerwise.engines.programs import (
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array, Now, State, T
+from layerwise.rules.asks import Array, Now, RuleState, T
 from layerwise.storage import Format, Storage
 from layerwise.storage.extension import extension
 from layerwise.storage.groups import EIGHT
@@ -379,7 +379,7 @@ def form_of(job: Job) -> tuple[object, ...]:
     return program_for(job).name, *clips(job.h), list(rows), list(cols), storage
 
 
-def _formats(storage: Storage, state: State) -> tuple[object, ...]:
+def _formats(storage: Storage, state: RuleState) -> tuple[object, ...]:
     """Return the formats of p and of the existing parts of the state, in the extension's form."""
     weights, *fields = storage.formats
     arrays = [_format(weights, SPLIT)]

@@ -14,7 +14,7 @@ from layerwise.engines.addresses import Watched
 from layerwise.engines.arrays import Arrays, Lists
 from layerwise.options.values import is_number
 from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Array, Asking, Functions, Keep, Now, State, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Keep, Now, RuleState, Stepped
 from layerwise.storage.groups import GROUP
 from layerwise.storage.stored import Stored, formats_of, has_format, in_format, numbers
 
@@ -262,7 +262,7 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
     # Statistics that other slices read as well must not be overwritten.
     shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
     rule, answer = _begun(engine, task, (p, g, *state), shared), None
-    kept: State = ()
+    kept: RuleState = ()
     while True:
         try:
             asked = [rule.send(answer)]
@@ -281,10 +281,10 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
     return done.stats
 
 
-def _kept(engine: RuleEngine, task: Task, stored: Sequence[Array], state: State) -> State:
+def _kept(engine: RuleEngine, task: Task, stored: Sequence[Array], state: RuleState) -> RuleState:
     """Return the state where it is now stored; state that is not stored as numbers is unchanged."""
     _put(engine, task, stored, state)
-    made: State = task.jobs[0].rule.State(
+    made: RuleState = task.jobs[0].rule.State(
         *(new if has_format(old) else old for old, new in zip(stored, state, strict=True))
     )
     return made

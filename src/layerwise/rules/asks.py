@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 from layerwise.options.values import Scalar
 
 Array = Any  # of the library whose functions the rule is given
-State = tuple[Array, ...]  # a rule's State, which is a named tuple
+RuleState = tuple[Array, ...]  # a rule's State, which is a named tuple
 Shape = tuple[int, ...]
 Nonnegative = Annotated[Array, "never negative"]  # its name in the state
 Statistic = Annotated[Nonnegative, "of rows or columns"]
@@ -131,7 +131,7 @@ class Keep(NamedTuple):
     memory at the same time.
     """
 
-    state: State
+    state: RuleState
 
 
 class Now(NamedTuple):
@@ -151,7 +151,7 @@ class Stepped(NamedTuple):
     """The return value of a rule."""
 
     moves: Moves  # p ← p + a·x for each (a, x), one after the other
-    state: State
+    state: RuleState
     stats: dict[str, Array]  # the answers and numbers derived from them, per tensor or block
 
 

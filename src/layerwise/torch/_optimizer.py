@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import wraps
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from layerwise.layout.blocks import as_blocks
 from layerwise.options import arguments, checks
 from layerwise.options.by_name import ByName, check_matched
 from layerwise.options.settings import Hyper
+from layerwise.rules.asks import Array, T
 from layerwise.torch.arrays._library import computing
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
@@ -44,18 +46,22 @@ from layerwise.torch.step._state import forget as forget_state
 from layerwise.torch.step._state import has_state
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.optim.optimizer import StateDict
+
 
 class Optimizer(torch.optim.Optimizer, Like):
     """A `torch.optim.Optimizer` that carries out the rules of its groups: one rule for all of them, or one named by
     each.
     """
 
-    _rule: Any = None  # None: each group names its rule
+    _rule: ModuleType | None = None  # None: each group names its rule
     _hyper: type[Hyper]
     _way_out = "The parameters come first: opt = Lamb(model.parameters(), lr=1e-3)."
 
     @classmethod
-    def __subclasses__(cls) -> list[type[Any]]:
+    def __subclasses__(cls) -> list[type]:
         # Packages look PyTorch's optimizers up by the names of all subclasses; AdamW and SGD would then exist twice.
         return [] if cls is Optimizer else type.__subclasses__(cls)
 
@@ -91,7 +97,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             check_matched("blocks", blocks.patterns, names)
 
     # Our attributes, which torch's own __getstate__ leaves out.
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         stepper = stepper_of(self)
         members = stepper.members.all()  # this updates the names
         # A copy does not know what flat buffers contain.
@@ -126,7 +132,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         return asked or captured or shared or any(p.dtype is torch.float16 or cuts.is_cut(p) for p in self.parameters())
 
     @property
-    def model_group(self) -> Any:
+    def model_group(self) -> ProcessGroup | None:
         """The process group of all processes that hold tensors of the model, or None."""
         found = stepper_of(self).ranks.model_group
         return None if found is None else found.group
@@ -136,7 +142,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         stepper_of(self).ranks.set_group("model_group", process_group_ref("model_group", group))
 
     @property
-    def replica_group(self) -> Any:
+    def replica_group(self) -> ProcessGroup | None:
         """The process group of all processes that have copies of the tensors, or None."""
         found = stepper_of(self).ranks.groups["replica_group"]
         return None if found is None else found.group
@@ -206,14 +212,14 @@ class Optimizer(torch.optim.Optimizer, Like):
     # ---- the step
 
     @staticmethod
-    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+    def profile_hook_step(func: Callable[..., T]) -> Callable[..., T]:
         """Report an error in a hook or a closure to other ranks, like one in the step; PyTorch wraps steps with
         this.
         """
         hooked = torch.optim.Optimizer.profile_hook_step(func)
 
         @wraps(hooked)
-        def step(self: Optimizer, *args: object, **kwargs: object) -> Any:
+        def step(self: Optimizer, *args: object, **kwargs: object) -> T:
             agreement = self._stepper.of(self).agreement
             if agreement is None:
                 return hooked(self, *args, **kwargs)
@@ -351,7 +357,7 @@ class Optimizer(torch.optim.Optimizer, Like):
                 )
         return found
 
-    def stats(self) -> dict[str, dict[str, Any]]:
+    def stats(self) -> dict[str, dict[str, Array]]:
         """Return the measurements of each parameter's last step by name: numbers, or with blocks an array.
 
         They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. A step does not wait for the
@@ -361,7 +367,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     # ---- checkpoints
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the state and the groups in torch.optim's form. A function among the options is saved only by name.
 
         State stored in integers is saved as bytes, along one more dimension.
@@ -369,7 +375,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         check_saved_whole(self.parameters())
         return saved(self, super().state_dict)
 
-    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a checkpoint, or raise StateError and change nothing.
 
         Parameters are matched by name if both sides have names, and otherwise by their places. State keeps the dtype in

@@ -15,9 +15,12 @@ from torch.autograd.graph import increment_version
 from layerwise.core.slot import NamedState
 from layerwise.engines import compiled
 from layerwise.engines.processor import processor_multiplies
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import Functions, T
 from layerwise.rules.products import worth_halving
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
+from layerwise.storage.library import Bits
 from layerwise.torch.sharding._cuts import like, local
 
 LOW = (torch.float16, torch.bfloat16)
@@ -47,17 +50,17 @@ PLAIN = [
 ]
 
 
-def held(a: Any, dtype: torch.dtype) -> Any:
+def held(a: T, dtype: torch.dtype) -> T | float:
     """Return a number as a dtype holds it: infinite beyond the largest number, for which PyTorch raises an error."""
     return copysign(inf, a) if isinstance(a, float) and abs(a) > torch.finfo(dtype).max else a
 
 
-def add_scaled(x: Any, a: Any, y: Tensor) -> Tensor:
+def add_scaled(x: Scalar, a: Scalar, y: Tensor) -> Tensor:
     x = x if isinstance(x, Tensor) else torch.scalar_tensor(held(x, y.dtype), dtype=y.dtype, device=y.device)
     return torch.addcmul(x, y, a) if isinstance(a, Tensor) else torch.add(x, y, alpha=held(a, y.dtype))
 
 
-def where(condition: Tensor, yes: Any, no: Any) -> Tensor:
+def where(condition: Tensor, yes: Scalar, no: Scalar) -> Tensor:
     yes, no = (held(x, y.dtype) if isinstance(y, Tensor) else x for x, y in ((yes, no), (no, yes)))
     return torch.where(condition, yes, no)
 
@@ -90,26 +93,26 @@ def as_number(x: Tensor) -> float | Tensor:
     return x.item() if x.device.type == "cpu" else x  # on other devices this would wait
 
 
-def beside(x: Any, like: object) -> Any:
+def beside(x: Scalar, like: Scalar) -> Scalar:
     if not isinstance(x, Tensor):
         return x
     return x.to(like.device) if isinstance(like, Tensor) else x.item()
 
 
-def move(x: Tensor, a: Any, y: Tensor) -> Tensor:
+def move(x: Tensor, a: Scalar, y: Tensor) -> Tensor:
     return x.addcmul_(y, a) if isinstance(a, Tensor) else x.add_(y, alpha=held(a, x.dtype))
 
 
-def mix(b: Any, x: Tensor, y: Tensor) -> Tensor:
+def mix(b: Scalar, x: Tensor, y: Tensor) -> Tensor:
     return move(x.mul_(b), 1 - b, y)  # `lerp_` would subtract inf from inf
 
 
-def mixed(b: Any, x: Tensor, y: Tensor) -> Tensor:
+def mixed(b: Scalar, x: Tensor, y: Tensor) -> Tensor:
     """Return the same, bit for bit, without changing x."""
     return move(x * b, 1 - b, y)
 
 
-def asarray(x: Any, dtype: torch.dtype) -> Tensor:
+def asarray(x: Scalar, dtype: torch.dtype) -> Tensor:
     """Return an array of this dtype that autograd tracks as before."""
     return x.to(dtype) if isinstance(x, Tensor) else torch.asarray(x, dtype=dtype)
 
@@ -211,14 +214,14 @@ PIECE = 1 << 18  # elements that are converted at once: integers on the way take
 class Tensors:
     """Tensors as the rule engine reads and writes them, and as the core creates them."""
 
-    bits: Any = BITS
+    bits: Bits = BITS
 
     def dtype(self, x: Tensor) -> str:
         return named(x.dtype) if isinstance(x, Tensor) else ""
 
     here = staticmethod(local)
 
-    def like(self, x: Tensor, here: Tensor) -> Any:
+    def like(self, x: Tensor, here: Tensor) -> Tensor:
         return like(x, here)
 
     def zeros(self, shape: tuple[int, ...], dtype: str, beside: Tensor) -> Tensor:
@@ -236,8 +239,8 @@ class Tensors:
         most = max(1, PIECE // max(1, first[:1].numel())) if first.ndim else 1
         return zip(*(torch.split(x, most) if x.ndim else (x,) for x in arrays), strict=True)
 
-    pure: Any = SimpleNamespace(**PURE, mix=mixed)
-    xp: Any = SimpleNamespace(**PURE, mix=mix, move=move)
+    pure: Functions = SimpleNamespace(**PURE, mix=mixed)
+    xp: Functions = SimpleNamespace(**PURE, mix=mix, move=move)
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
         return array.to(like.device, computing(like.dtype))
@@ -262,7 +265,7 @@ class Tensors:
 class DifferentiableTensors(Tensors):
     """The same for autograd: arrays that it keeps must not be overwritten, and it does not track Python numbers."""
 
-    pure: Any = SimpleNamespace(
+    pure: Functions = SimpleNamespace(
         **{key: PURE[key] for key in (*PLAIN, "multiplies", "weighted")}, squares=followed_squares
     )
     xp = pure

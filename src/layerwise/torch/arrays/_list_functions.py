@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import Array, Functions
 from layerwise.torch.arrays import _library as of_one
 from layerwise.torch.arrays._library import PURE, Tensors, held, multiplies, wide_dtype
 from layerwise.torch.arrays._lists import Dims, Many, on_flats
 
 
-def _added(x: Many, y: Any, a: float = 1.0) -> Many:
+def _added(x: Many, y: Many | Scalar, a: float = 1.0) -> Many:
     """Return x + a·y, overwriting x."""
     if isinstance(y, Many) and y.layout is not x.layout:
         return _many(x + a * y)
@@ -28,13 +29,13 @@ def _added(x: Many, y: Any, a: float = 1.0) -> Many:
     return x
 
 
-def _many(x: Any) -> Many:
+def _many(x: Array) -> Many:
     """Return the result of arithmetic, which has any type."""
     found: Many = x
     return found
 
 
-def add_scaled(x: Any, a: Any, y: Any) -> Many:
+def add_scaled(x: Scalar, a: Scalar, y: Scalar) -> Many:
     """Return x + a·y."""
     if not isinstance(y, Many):  # one number for all, combined with one of each tensor
         return _many(x + a * y)
@@ -46,12 +47,12 @@ def add_scaled(x: Any, a: Any, y: Any) -> Many:
     return x.like(list(torch._foreach_add(x.each, y.each, alpha=a)))
 
 
-def move(x: Many, a: Any, y: Many) -> Many:
+def move(x: Many, a: Scalar, y: Many) -> Many:
     """Return x + a·y, overwriting x."""
     return _added(x, y, held(a, x.dtype)) if isinstance(a, (int, float)) else _added(x, y * a)
 
 
-def mix(b: Any, x: Many, y: Many) -> Many:
+def mix(b: Scalar, x: Many, y: Many) -> Many:
     """Return b·x + (1 − b)·y, overwriting x."""
     if isinstance(b, Many):
         x = _many(x * b)
@@ -81,7 +82,7 @@ def sum_along(x: Many, axis: Dims, keepdims: bool) -> Many:
     return _along(x, axis, x.dtype, partial(torch.sum, keepdim=keepdims))
 
 
-def _along(x: Many, dims: Dims, dtype: torch.dtype, function: Callable[..., Any]) -> Many:
+def _along(x: Many, dims: Dims, dtype: torch.dtype, function: Callable[..., object]) -> Many:
     layout = x.of.layout(tuple(tuple(1 if d in dims else n for d, n in enumerate(shape)) for shape in x.layout.shapes))
     if layout is x.layout:  # their sizes are already 1
         return x
@@ -95,7 +96,7 @@ def _along(x: Many, dims: Dims, dtype: torch.dtype, function: Callable[..., Any]
     return Many(x.of, layout, buffer)
 
 
-def squares(x: Many, dims: Dims) -> Any:
+def squares(x: Many, dims: Dims) -> Array:
     """Return sums of squares in float64: of all tensors together if `dims` has the dimension that counts them."""
     wide, last = wide_dtype(x.of.device), len(x.of.shape) - 1
     if all(d in dims for d in range(last)):
@@ -110,16 +111,16 @@ def _norm(x: Tensor, dims: list[int], dtype: torch.dtype, out: Tensor) -> None:
     torch.linalg.vector_norm(x, 2, dims, True, dtype=dtype, out=out)
 
 
-def _either(function: Callable[..., Any], of_lists: Callable[..., Any]) -> Callable[..., Any]:
+def _either(function: Callable[..., Array], of_lists: Callable[..., Array]) -> Callable[..., Array]:
     """Return a function of tensors, or of lists of them."""
 
-    def found(*args: object, **options: object) -> Any:
+    def found(*args: object, **options: object) -> Array:
         return (of_lists if any(isinstance(x, Many) for x in args) else function)(*args, **options)
 
     return found
 
 
-OF_LISTS: dict[str, Callable[..., Any]] = {
+OF_LISTS: dict[str, Callable[..., Array]] = {
     "sqrt": Many.sqrt,
     "expm1": Many.expm1,
     "sum": sum_along,
@@ -139,5 +140,5 @@ EITHER["length"] = _either(torch.sqrt, Many.sqrt)  # the derivative at 0, for wh
 class ListsOfTensors(Tensors):
     """Tensors as the rule engine reads and writes them, and operations of rules on lists of them."""
 
-    pure: Any = SimpleNamespace(**EITHER)
-    xp: Any = SimpleNamespace(**EITHER, mix=_either(of_one.mix, mix), move=_either(of_one.move, move))
+    pure: Functions = SimpleNamespace(**EITHER)
+    xp: Functions = SimpleNamespace(**EITHER, mix=_either(of_one.mix, mix), move=_either(of_one.move, move))

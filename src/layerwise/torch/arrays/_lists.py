@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import Array
 from layerwise.torch.arrays._library import computing, held
 
 Dims = tuple[int, ...]
@@ -41,7 +43,7 @@ class Lists:
         starts = [i for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]
         self._runs = [(i, end - i) for i, end in zip(starts, [*starts[1:], len(ps)], strict=True)]
         self._layouts: dict[Shapes, Layout] = {}
-        self._counts: dict[Dims, Any] = {}
+        self._counts: dict[Dims, Scalar] = {}
         self.shape = (0,) * max(map(len, self._shapes)) + (len(ps),)
 
     @staticmethod
@@ -73,12 +75,12 @@ class Lists:
         if new.each[0] is not stored[0]:
             torch._foreach_copy_(list(stored), new.each)
 
-    def number(self, values: Sequence[object]) -> Any:
+    def number(self, values: Sequence[Scalar]) -> Scalar:
         """Return a number of each tensor, or one number if all are equal."""
         found = self._column(values)
         return Many(self, self.numbers, found) if isinstance(found, Tensor) and found.ndim else found
 
-    def _column(self, values: Sequence[Any]) -> Any:
+    def _column(self, values: Sequence[Scalar]) -> Scalar:
         first, tensors = values[0], [x for x in values if isinstance(x, Tensor)]
         if all(x is first for x in values) or not (tensors or any(x != first for x in values)):
             return first.to(self.device, self.dtype) if tensors else first
@@ -86,7 +88,7 @@ class Lists:
             return torch.tensor(values, dtype=self.dtype).to(self.device, non_blocking=True).unsqueeze(1)
         return torch.stack([torch.as_tensor(x, dtype=self.dtype, device=self.device).reshape(1) for x in values])
 
-    def count(self, dims: Dims) -> Any:
+    def count(self, dims: Dims) -> Scalar:
         """Return the number of entries that each whole tensor has along some dimensions."""
         if dims not in self._counts:
             each = [max(1, prod(n for d, n in enumerate(job.whole) if d in dims)) for job in self._jobs]
@@ -105,14 +107,14 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _operator(
-    function: Callable[..., Tensor], of_lists: Callable[..., Any] | None = None, takes_tensor: bool = False
-) -> Any:
+    function: Callable[..., Tensor], of_lists: Callable[..., Sequence[Tensor]] | None = None, takes_tensor: bool = False
+) -> Callable[..., Many]:
     """Return a function of arrays of each tensor, and of numbers, which may be one for each tensor as well.
 
     It combines PyTorch's function of tensors and its function of lists, which may not accept a number on the device.
     """
 
-    def operator(x: Many, *others: Any) -> Many:
+    def operator(x: Many, *others: Scalar) -> Many:
         several = [y for y in (x, *others) if isinstance(y, Many)]
         if any(y.layout is not x.layout for y in several):
             return across(function, x, *others)
@@ -201,41 +203,41 @@ class Many:
         each = [x.reshape(shape) for x, shape in zip(rows, self.layout.shapes, strict=True)]
         return self.like(self.layout.buffer(self.dtype).filled(each))
 
-    __add__: Any = _operator(torch.add, torch._foreach_add, takes_tensor=True)
-    __mul__: Any = _operator(torch.mul, torch._foreach_mul, takes_tensor=True)
-    __sub__: Any = _operator(torch.sub, torch._foreach_sub)
-    __truediv__: Any = _operator(torch.div, torch._foreach_div, takes_tensor=True)
-    __pow__: Any = _operator(torch.pow)
-    __neg__: Any = _operator(torch.neg, torch._foreach_neg)
-    __abs__: Any = _operator(torch.abs, torch._foreach_abs)
-    __lt__: Any = _operator(torch.lt)
-    __gt__: Any = _operator(torch.gt)
-    __le__: Any = _operator(torch.le)
-    __ge__: Any = _operator(torch.ge)
+    __add__ = _operator(torch.add, torch._foreach_add, takes_tensor=True)
+    __mul__ = _operator(torch.mul, torch._foreach_mul, takes_tensor=True)
+    __sub__ = _operator(torch.sub, torch._foreach_sub)
+    __truediv__ = _operator(torch.div, torch._foreach_div, takes_tensor=True)
+    __pow__ = _operator(torch.pow)
+    __neg__ = _operator(torch.neg, torch._foreach_neg)
+    __abs__ = _operator(torch.abs, torch._foreach_abs)
+    __lt__ = _operator(torch.lt)
+    __gt__ = _operator(torch.gt)
+    __le__ = _operator(torch.le)
+    __ge__ = _operator(torch.ge)
     __eq__: Any = _operator(torch.eq)
     __ne__: Any = _operator(torch.ne)
-    __and__: Any = _operator(torch.bitwise_and)
-    __or__: Any = _operator(torch.bitwise_or)
+    __and__ = _operator(torch.bitwise_and)
+    __or__ = _operator(torch.bitwise_or)
     __radd__, __rmul__, __rand__, __ror__ = __add__, __mul__, __and__, __or__
     __hash__ = object.__hash__
-    reciprocal: Any = _operator(torch.reciprocal, torch._foreach_reciprocal)
-    sqrt: Any = _operator(torch.sqrt, torch._foreach_sqrt)
-    expm1: Any = _operator(torch.expm1, torch._foreach_expm1)
+    reciprocal = _operator(torch.reciprocal, torch._foreach_reciprocal)
+    sqrt = _operator(torch.sqrt, torch._foreach_sqrt)
+    expm1 = _operator(torch.expm1, torch._foreach_expm1)
 
-    def __rsub__(self, other: object) -> Any:
+    def __rsub__(self, other: Scalar) -> Array:
         return -self + other
 
-    def __rtruediv__(self, other: object) -> Any:
+    def __rtruediv__(self, other: Scalar) -> Array:
         return self.reciprocal() * other
 
-    def __rpow__(self, other: object) -> Many:
+    def __rpow__(self, other: Scalar) -> Many:
         return on_flats(torch.pow, other, self)
 
 
 TESTS = {torch.lt, torch.gt, torch.le, torch.ge, torch.eq, torch.ne, torch.bitwise_and, torch.bitwise_or}
 
 
-def on_flats(function: Callable[..., Tensor], *args: object) -> Many:
+def on_flats(function: Callable[..., Tensor], *args: Scalar) -> Many:
     """Return a function of arrays, of numbers of each of their tensors, and of plain numbers, computed in rows."""
     several = [x for x in args if isinstance(x, Many)]
     first = max(several, key=lambda x: x.layout.width)

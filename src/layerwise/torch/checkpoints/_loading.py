@@ -5,9 +5,9 @@ used.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,15 +21,19 @@ from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin, _rates
 from layerwise.torch.checkpoints._rates import CONVERTED, Continued
 from layerwise.torch.checkpoints._saving import restored
+from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import cuts_of, is_dtensor
 from layerwise.torch.step._checks import resolved
 from layerwise.torch.step._plan import WAY_OUT, Plan
-from layerwise.torch.step._state import State, as_step, check_shapes, check_there, check_values, parts_of
+from layerwise.torch.step._state import as_step, check_shapes, check_there, check_values, parts_of
 from layerwise.torch.step._stepper import Stepper, stepper_of
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import StateDict
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
-def load(optimizer: torch.optim.Optimizer, state_dict: object) -> None:
+def load(optimizer: torch.optim.Optimizer, state_dict: StateDict) -> None:
     """Load a checkpoint, checked after the caller's hooks have seen it, or raise and change nothing.
 
     PyTorch's own loading would move all state to the parameter's device, and cast it to its dtype, which rounds float32
@@ -49,7 +53,7 @@ def load(optimizer: torch.optim.Optimizer, state_dict: object) -> None:
         _origin.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
     sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
     each = _rates.continued(stepper, ours, sources)
-    state: dict[Tensor, dict[str, Any]] = {}
+    state: dict[Tensor, State] = {}
     for one, named, members in zip(each, names, found, strict=True):
         state |= _states_of(stepper, one, named, [loaded["state"].get(key, {}) for _, key in members])
     made = [_rates.options(groups, one) for one in each]
@@ -62,7 +66,7 @@ def load(optimizer: torch.optim.Optimizer, state_dict: object) -> None:
         hook(optimizer)
 
 
-def _as_hooks_have_it(optimizer: torch.optim.Optimizer, state_dict: Any) -> Any:
+def _as_hooks_have_it(optimizer: torch.optim.Optimizer, state_dict: StateDict) -> StateDict:
     loaded = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         changed = hook(optimizer, loaded)
@@ -72,12 +76,12 @@ def _as_hooks_have_it(optimizer: torch.optim.Optimizer, state_dict: Any) -> Any:
 
 def _states_of(
     stepper: Stepper, one: Continued, named: list[tuple[Tensor, str]], saved: list[Any]
-) -> dict[Tensor, dict[str, Any]]:
+) -> dict[Tensor, State]:
     """Return the states of a group's parameters; raise if one of them does not fit."""
-    found: dict[Tensor, dict[str, Any]] = {}
+    found: dict[Tensor, State] = {}
     begun = [(p, name, x) for (p, name), x in zip(named, saved, strict=True) if not isinstance(x, Mapping) or x]
     plans = _plans(stepper, one, [p for p, _, _ in begun], [name for _, name, _ in begun])
-    alike: dict[Any, bool] = {}
+    alike: dict[object, bool] = {}
     for (p, name, x), plan in zip(begun, plans, strict=True):
         own, others = checked(plan, x, alike)
         _convert_momentum(name, own, one)
@@ -88,7 +92,7 @@ def _states_of(
 
 def _plans(stepper: Stepper, one: Continued, params: list[Tensor], names: list[str]) -> list[Plan]:
     """Return the plans of a group's parameters. Those of the same shape are planned once."""
-    blocks, known, found = one.checked.blocks, dict[Any, Plan](), list[Plan]()
+    blocks, known, found = one.checked.blocks, dict[object, Plan](), list[Plan]()
     for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
         of_name = blocks.default if blocks.given is None else blocks(name)
         key = (p.shape, p.dtype, of_name) if lies is None else id(p)
@@ -98,7 +102,7 @@ def _plans(stepper: Stepper, one: Continued, params: list[Tensor], names: list[s
     return with_names(found, names)
 
 
-def _convert_momentum(name: str, state: dict[str, Any], one: Continued) -> None:
+def _convert_momentum(name: str, state: State, one: Continued) -> None:
     """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
     within = getattr(one.checked.h, CONVERTED, False)
     if "momentum_buffer" in state and one.begun.get(CONVERTED, within) != within:
@@ -106,7 +110,7 @@ def _convert_momentum(name: str, state: dict[str, Any], one: Continued) -> None:
         named_state(state).multiply("momentum_buffer", lr, inverse=not within)
 
 
-def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, capturable: bool) -> dict[str, Any]:
+def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, capturable: bool) -> State:
     """Return copies of tensors in the dtype in which they were saved; counts stay on their device."""
     if offload:
         return {key: x.detach().to("cpu", copy=True) for key, x in state.items()}
@@ -129,7 +133,7 @@ def checked_lr(name: str, lr: Any, within: bool) -> float:
     return float(lr)
 
 
-def checked(plan: Plan, state: object, alike: dict[Any, bool]) -> tuple[State, State]:
+def checked(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State, State]:
     """Return a loaded state, if it fits its parameter, and other programs' entries.
 
     Equal states of several parameters are checked once, for the first of them; `alike` holds the checked ones, and
@@ -155,7 +159,7 @@ def checked(plan: Plan, state: object, alike: dict[Any, bool]) -> tuple[State, S
     return {**own, "step": step}, theirs
 
 
-def _kind(plan: Plan, state: State) -> Any:
+def _kind(plan: Plan, state: State) -> Hashable:
     """Return everything that decides whether a state fits, apart from its numbers; None if more matters."""
     arrays = {key: x for key, x in state.items() if key != "step"}
     if {*map(type, arrays.values())} != {Tensor} or True in [x.is_nested for x in arrays.values()]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,9 +12,11 @@ from torch import Tensor
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
 from layerwise.options.settings import in_words
-from layerwise.torch.groups._members import FORMS
+from layerwise.torch.groups._members import FORMS, Group
 
-Group = Mapping[str, Any]
+if TYPE_CHECKING:
+    from torch.optim.optimizer import StateDict
+
 
 # Options that schedulers change during a run, and that a resumed run must restore.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
@@ -41,7 +43,7 @@ def check_form(loaded: object) -> None:
                 raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
 
 
-def aligned(ours: Sequence[Group], loaded: Mapping[str, Any]) -> list[list[tuple[Group, Any]]]:
+def aligned(ours: Sequence[Group], loaded: StateDict) -> list[list[tuple[Group, int]]]:
     """Return for each of our groups the (saved group, key) of its parameters.
 
     Names decide if both sides have them. Otherwise parameters are matched by position.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -12,13 +12,13 @@ from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.options.settings import in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
+from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.groups._settings import RATES, CheckedGroup, of_group
 from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._stepper import Stepper
 
-Group = Mapping[str, Any]
 AS_GIVEN = ("state_dtype",)  # state is converted to the format requested here
 GONE = ("reproducible",)  # an option that groups of earlier checkpoints may have
 CONVERTED = "lr_in_momentum"  # LARS's momentum is converted to this optimizer's form
@@ -41,7 +41,7 @@ def continued(stepper: Stepper, ours: Sequence[Group], saved: Sequence[Group]) -
     return list(map(Continued, ours, begun, sources, settings))
 
 
-def options(groups: GroupOptions, one: Continued) -> dict[str, Any]:
+def options(groups: GroupOptions, one: Continued) -> GroupDict:
     """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are not our
     options.
     """
@@ -60,12 +60,12 @@ def copied(name: str, value: object) -> Any:
         ) from problem
 
 
-def _moved(group: Group, saved: Group) -> dict[str, Any]:
+def _moved(group: Group, saved: Group) -> GroupDict:
     taken = {name: saved[name] for name in MOVED if name in saved and name in group}
     return {name: tuple(x) if isinstance(x, list) else x for name, x in taken.items()}
 
 
-def _placed(group: Group, saved: Group) -> dict[str, Any]:
+def _placed(group: Group, saved: Group) -> GroupDict:
     """Return the saved group with its own rates: as tensors if a captured step needs them."""
     saved = _with_role(group, saved)
     rates = {name: saved[name] for name in RATES if isinstance(saved.get(name), Tensor)}
@@ -143,7 +143,7 @@ def warnings(groups: GroupOptions, each: Sequence[Continued], regrouped: bool) -
         )
 
 
-def _differing(groups: GroupOptions, one: Continued) -> Iterator[tuple[str, Any]]:
+def _differing(groups: GroupOptions, one: Continued) -> Iterator[tuple[str, object]]:
     passed = {*MOVED, *AS_GIVEN, *([CONVERTED] if "momentum" in one.ours else [])}
     for name in [known for known in groups.known(one.ours) if known in one.source and known not in passed]:
         there, here = one.source[name], one.ours[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,11 +13,15 @@ from layerwise.core.slot import own_entries
 from layerwise.errors import HyperparameterError
 from layerwise.options.checks import of_python
 from layerwise.options.settings import in_words
+from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import like, local
 from layerwise.torch.step._stepper import stepper_of
 
+if TYPE_CHECKING:
+    from torch.optim.optimizer import StateDict
 
-def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+
+def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], StateDict]) -> StateDict:
     """Return the state and the groups of an optimizer; `pack` is PyTorch's own `state_dict`."""
     members = {id(p) for p, _ in stepper_of(optimizer).members.all()}  # this updates the names
     left = {p: one for p, one in optimizer.state.items() if isinstance(p, Tensor) and id(p) not in members}
@@ -59,12 +63,12 @@ def _saved(x: Any) -> Any:
     return like(x, here, (x.element_size(),))
 
 
-def restored(state: Mapping[str, object], shape: tuple[int, ...]) -> dict[str, Any]:
+def restored(state: Mapping[str, object], shape: tuple[int, ...]) -> State:
     """Return the state of a parameter of this shape as it was before it was saved."""
     return {key: _restored(x, shape) if isinstance(x, Tensor) and x.dtype in BYTES else x for key, x in state.items()}
 
 
-def _restored(x: Tensor, shape: tuple[int, ...]) -> Any:
+def _restored(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     if x.layout is not torch.strided or x.is_nested or tuple(x.shape) not in ((*shape, 1), (*shape, 2)):
         return x
     here = local(x).clone()

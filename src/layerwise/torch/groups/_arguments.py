@@ -72,7 +72,7 @@ def check_blocks(blocks: object, group: Group, named: bool) -> None:
         )
 
 
-def _mapping(params: Mapping[Any, object]) -> str:
+def _mapping(params: Mapping[object, object]) -> str:
     """Return the description of a mapping, and the way out."""
     if "params" in params:
         return "one group. Put it in a list: [group]."
@@ -81,7 +81,7 @@ def _mapping(params: Mapping[Any, object]) -> str:
     return f"{type(params).__name__} of tensors that are not trained, such as those of a state_dict. {NAMED}"
 
 
-def listed(params: Any) -> Any:
+def listed(params: Any) -> object:
     """Return a group's parameters as a list that can be read more than once; a set is left to PyTorch's error."""
     return [params] if isinstance(params, Tensor) else params if isinstance(params, set) else list(params)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -17,6 +17,7 @@ from layerwise.errors import ParameterError
 Group = Mapping[str, Any]
 """A group of parameters, as it is read."""
 GroupDict = dict[str, Any]
+State = dict[str, Any]  # of a parameter, by name; other programs have entries there too
 """The same, where it is changed."""
 
 
@@ -27,13 +28,13 @@ class Members:
         self.own = ref(optimizer)
         self.optimizer: Any = proxy(optimizer)
         """The optimizer, which refers to this: another strong reference would create a cycle."""
-        self._names: Any = WeakTensorKeyDictionary()
+        self._names: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
         self.buffers: Sequence[Sequence[Tensor]] = ()  # of each group, where a wrapper puts them in only to step them
 
     @property
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[GroupDict]:
         """The optimizer's groups."""
-        found: list[dict[str, Any]] = self.optimizer.param_groups
+        found: list[GroupDict] = self.optimizer.param_groups
         return found
 
     def named(self, number: int) -> list[tuple[Tensor, str]]:

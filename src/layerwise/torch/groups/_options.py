@@ -18,6 +18,7 @@ from layerwise.options import arguments, checks
 from layerwise.options.by_name import ByName, is_by_name
 from layerwise.options.misspellings import NOT_HERE, guess
 from layerwise.options.settings import Hyper, in_words
+from layerwise.options.values import Scalar
 from layerwise.storage.options import Wanted, check_fits, wanted
 from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._rules import RULE, SWITCHES, RuleOptions, RulePerOptimizer, name_of
@@ -75,7 +76,7 @@ class GroupOptions:
         """Return the names of all options that a group has."""
         return self.rules.of(group).known
 
-    def filled(self, group: Group) -> dict[str, Any]:
+    def filled(self, group: Group) -> GroupDict:
         """Return a group with every option of its rule."""
         return {**self.rules.of(group).defaults, **self.rules.named(group)}
 
@@ -83,11 +84,11 @@ class GroupOptions:
         """Raise if options given for all groups are wrong, even if no group uses them."""
         self.check({**self.rules.probe.defaults, **dict.fromkeys(self.rules.keys, self.rules.probe.hyper.optimizer)})
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> GroupDict:
         """Return the values of keys that groups leave out."""
         return {**self.rules.defaults, **self.rules.probe.in_plain_form(self.rules.defaults)}
 
-    def given(self, group: Group) -> dict[str, Any]:
+    def given(self, group: Group) -> GroupDict:
         """Return a group's given keys, without those that have no effect: adapt=False if the rule has no trust ratio,
         or the name of the only rule.
         """
@@ -232,7 +233,7 @@ class GroupOptions:
         self._made.clear()
         self._sizes.clear()
 
-    def new(self, group: Group, given: Mapping[str, object]) -> dict[str, Any]:
+    def new(self, group: Group, given: Mapping[str, object]) -> GroupDict:
         """Return a new group with every option; raise if one of them, or of the given keys, is wrong."""
         self.check_keys(given)
         made = self.filled(group)
@@ -246,7 +247,7 @@ class GroupOptions:
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
         group |= self.in_plain_form(group)
 
-    def in_plain_form(self, group: Group) -> dict[str, Any]:
+    def in_plain_form(self, group: Group) -> GroupDict:
         """Return the options of a group that are not plain Python objects, such as NumPy numbers, as such objects."""
         named = self.rules.named(group)
         return {**{key: named[key] for key in self.rules.keys}, **self.rules.of(group).in_plain_form(group)}
@@ -264,7 +265,7 @@ def check_followed(want: Wanted, differentiable: bool) -> None:
         raise ContradictionError(sentence(name, "None when differentiable=True", given, "Drop one of them."))
 
 
-def agreed_by_groups(params: Sequence[object], given: Mapping[str, object]) -> dict[str, Any]:
+def agreed_by_groups(params: Sequence[object], given: Mapping[str, object]) -> GroupDict:
     """Return options of the whole optimizer that it was not given, but on which all groups agree."""
     groups = [one for one in params if isinstance(one, Mapping)]
     said = {name: [group[name] for group in groups if group.get(name) is not None] for name in OF_ALL_GROUPS}
@@ -275,7 +276,7 @@ def agreed_by_groups(params: Sequence[object], given: Mapping[str, object]) -> d
     }
 
 
-def without_nones(group: Group) -> dict[str, Any]:
+def without_nones(group: Group) -> GroupDict:
     """Return a group without options that are None, if None is the default in PyTorch's optimizers."""
     return {key: x for key, x in group.items() if x is not None or key not in MAY_BE_NONE}
 
@@ -299,7 +300,7 @@ def _same(value: object, default: object) -> bool:
     return _hashable(value) == _hashable(default)
 
 
-def _static(kind: RuleOptions, group: Group) -> dict[str, Any]:
+def _static(kind: RuleOptions, group: Group) -> GroupDict:
     """Return the options of a group except its rates."""
     try:
         return {name: group[name] for name in kind.options if name not in RATES}
@@ -312,7 +313,7 @@ def _static(kind: RuleOptions, group: Group) -> dict[str, Any]:
         ) from None
 
 
-def proportional_rates(groups: Sequence[Group], lr: float | Tensor) -> list[Any]:
+def proportional_rates(groups: Sequence[Group], lr: float | Tensor) -> list[Scalar]:
     """Return an lr for each group in the present proportions, given the first group's lr."""
     now = [group["lr"] for group in groups]
     if not isinstance(now[0], Tensor) and now[0] == 0:

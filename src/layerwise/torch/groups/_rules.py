@@ -19,7 +19,7 @@ from layerwise.options.checks import FLAG, number
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
 from layerwise.storage.options import OPTIONS, checked
-from layerwise.torch.groups._members import Group
+from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._settings import PLAIN, RATES, is_fixed, is_on_device
 
 SWITCHES = arguments.OF_GROUP
@@ -47,7 +47,7 @@ class RuleOptions:
         found: Hyper = made(**given).settled(**fixed, **({} if given["lr"] is None else {"lr": 0.0}))
         return found
 
-    def in_plain_form(self, group: Group) -> dict[str, Any]:
+    def in_plain_form(self, group: Group) -> GroupDict:
         """Return those of a group's options that are not plain Python objects, such as NumPy numbers, as such objects.
 
         Rates that are tensors stay: a captured step reads them.
@@ -56,7 +56,7 @@ class RuleOptions:
         odd = {name: x for name, x in odd.items() if isinstance(x, type) or not is_fixed(x)}  # a dtype may be a class
         return {name: self._plain(name, x) for name, x in odd.items() if not (name in RATES and isinstance(x, Tensor))}
 
-    def _plain(self, name: str, value: object) -> Any:
+    def _plain(self, name: str, value: object) -> object:
         if name in RATES:
             return number(0)(name, value, RATES[name])
         if name in self.options:
@@ -79,7 +79,7 @@ class RulePerOptimizer:
     keys: tuple[str, ...] = ()
     """Keys of groups besides options."""
 
-    shared: Mapping[str, Any] = {}
+    shared: Mapping[str, object] = {}
     """Options given for all rules that have them."""
 
     def __init__(self, probe: RuleOptions) -> None:
@@ -92,7 +92,7 @@ class RulePerOptimizer:
         """Return the rule of a group."""
         return self.probe
 
-    def named(self, group: Group) -> dict[str, Any]:
+    def named(self, group: Group) -> GroupDict:
         """Return a group with its rule in the stored form, if groups name their rules."""
         return dict(group)
 
@@ -121,7 +121,7 @@ class RulePerGroup(RulePerOptimizer):
         name = group.get(RULE)
         return self._kinds[name] if isinstance(name, str) and name in self._kinds else self._kind(name_of(name))
 
-    def named(self, group: Group) -> dict[str, Any]:
+    def named(self, group: Group) -> GroupDict:
         return {**group, RULE: name_of(group.get(RULE))}
 
     def _kind(self, name: str) -> RuleOptions:

@@ -8,7 +8,7 @@ from itertools import chain
 from math import inf
 from operator import is_, itemgetter
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options.by_name import ByName
 from layerwise.options.checks import as_float
 from layerwise.options.settings import Hyper
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import T
 from layerwise.storage.options import Wanted
 from layerwise.torch.groups._members import Group, GroupDict
 
@@ -71,7 +73,7 @@ class CheckedSettings:
         self.planned_for = [(h, group["capturable"], checked.want, checked.blocks) for h, group, checked in each]
         """The settings of each group on which plans depend."""
 
-    def named(self, i: int, check: Callable[[GroupDict], Any], group: GroupDict) -> Any:
+    def named(self, i: int, check: Callable[[GroupDict], T], group: GroupDict) -> T:
         """Return the result of checking a group; an error names the group, if there are several."""
         with of_group(self.of[i] if len(self._sizes) > 1 else None):
             return check(group)
@@ -106,7 +108,7 @@ class GroupRates:
             settings.named(i, check, groups[i])
         self.lr, self.weight_decay = map(list, self._given)
         for i in odd:
-            lr = cast("Any", settings.each[i].h).lr if each[i][0] is None else each[i][0]
+            lr = settings.each[i].h.lr if each[i][0] is None else each[i][0]
             followed = groups[i]["differentiable"]
             self.lr[i], self.weight_decay[i] = scalar(lr, followed), scalar(each[i][1], followed)
         # Comparing all objects pays off if only parameters change, but not under a schedule.
@@ -116,7 +118,7 @@ class GroupRates:
             state_objects_of(self._numbers, dict(zip(self._numbers, groups, strict=True))) if fixed else None
         )
 
-    def _is_given(self, given: tuple[list[Any], list[Any]]) -> bool:
+    def _is_given(self, given: tuple[list[Scalar], list[Scalar]]) -> bool:
         return all(len(x) == len(y) and all(map(is_, x, y)) for x, y in zip(self._given, given, strict=True))
 
     def unchanged(self, groups: Sequence[GroupDict]) -> bool:
@@ -141,12 +143,12 @@ def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     return value if value.ndim == 0 else value.reshape(())
 
 
-def at_hand(value: object) -> Any:
+def at_hand(value: T) -> T | float:
     """Return the number in a tensor of one element, for which the host then waits."""
     return value.item() if isinstance(value, Tensor) else value
 
 
-def is_fixed(x: Any) -> bool:
+def is_fixed(x: Scalar) -> bool:
     """Return True if a value cannot change by itself: a plain Python object, or a function."""
     return type(x) in PLAIN or callable(x) or (type(x) is tuple and all(map(is_fixed, x)))
 
@@ -168,7 +170,7 @@ def _is_on(rate: object) -> bool:
     return not (isinstance(rate, (int, float)) and rate == 0)
 
 
-def is_on_device(x: Any) -> bool:
+def is_on_device(x: Scalar) -> bool:
     """Return True for a tensor that is not in host memory."""
     return isinstance(x, Tensor) and x.device.type != "cpu"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -12,15 +12,15 @@ from torch.autograd.graph import increment_version
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.core.step import keep_latest
+from layerwise.engines.addresses import States
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.offload._ring import SLOTS, Ring, RingKey, RingSlot, aligned, laid_out_as
 from layerwise.torch.sharding._cuts import is_dtensor, like, local
-from layerwise.torch.step._prepared import States
 from layerwise.torch.step._work import Work
 
 RING = 1 << 28  # bytes, by default
-RETURNING: Any = WeakTensorKeyDictionary()
+RETURNING: MutableMapping[Tensor, list[Arrival]] = WeakTensorKeyDictionary()
 """The ends of the last copies of weights to the device, by parameter: they may outlive the optimizer."""
 
 
@@ -45,7 +45,7 @@ class Host:
         self.sums: Sums | None = None
         """The gradients, if they are added up on the host and not on the device."""
         self._passes: Counter[int] = Counter()  # by the parameters' ids
-        self._twins: Any = WeakTensorKeyDictionary()  # of parameters that are on a device
+        self._twins: MutableMapping[Tensor, Twin] = WeakTensorKeyDictionary()  # of parameters that are on a device
         self._now: Ring | None = None  # the ring that has the memory
         self.forget()
 
@@ -208,7 +208,7 @@ def _kinds(work: Work, together: bool) -> RingKey:
     return (together,), *map(_kind, work.params, work.grads_here)
 
 
-def _kind(p: Tensor, g: Tensor) -> tuple[Any, ...]:
+def _kind(p: Tensor, g: Tensor) -> tuple[object, ...]:
     return id(p), p.shape, p.dtype, type(g), g.layout, g.device, g.shape, g.dtype
 
 
@@ -257,7 +257,7 @@ class Sums:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._sums: Any = WeakTensorKeyDictionary()
+        self._sums: MutableMapping[Tensor, Sum] = WeakTensorKeyDictionary()
         self._coming: deque[tuple[Sum, Tensor, list[Arrival]]] = deque()
         self._free: dict[int, list[Tensor]] = {}
 

@@ -4,7 +4,7 @@ stepped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
@@ -14,14 +14,15 @@ from torch import Tensor
 
 from layerwise.core.slot import own_entries
 from layerwise.core.step import Snapshot
+from layerwise.engines.addresses import States
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.step._prepared import States
 from layerwise.torch.step._work import Work
 
-RingKey = tuple[tuple[Any, ...], ...]
+Grads = Sequence[Tensor] | Mapping[int, Tensor]  # by their places in the work
+RingKey = tuple[tuple[object, ...], ...]
 SLOTS = 4
 ALIGNED = 64  # bytes, as vectors are read
 
@@ -111,7 +112,7 @@ class Ring:
             return self.slots[number]
         return next((slot for wanted in (number, None) for slot in self.slots if slot.part == wanted), None)
 
-    def send(self, grads: Any, which: Sequence[int]) -> RingSlot | None:
+    def send(self, grads: Grads, which: Sequence[int]) -> RingSlot | None:
         """Begin to copy those of a part's gradients that have not been copied, if the part has a slot, or can get
         one.
         """
@@ -131,7 +132,7 @@ class Ring:
     def complete(self, i: int, slot: RingSlot) -> tuple[range, list[Tensor]] | None:
         """Return the part that has this gradient, with all of its gradients, if its slot has them."""
         part = self.parts[self._part_of[i]]
-        sent = {j: slot.sent(j) for j in part}
+        sent: dict[int, Any] = {j: slot.sent(j) for j in part}
         return None if any(g is None for g in sent.values()) else (part, self.here(slot, part, sent))
 
     def each(self, grads: Sequence[Tensor]) -> Iterator[tuple[range, list[Tensor], RingSlot]]:
@@ -160,7 +161,7 @@ class Ring:
         for slot in self.slots:
             slot.free()
 
-    def here(self, slot: RingSlot, part: range, grads: Any) -> list[Tensor]:
+    def here(self, slot: RingSlot, part: range, grads: Grads) -> list[Tensor]:
         """Return the gradients of a part in host memory."""
         each = ((i, grads[i]) for i in part)
         return [g if g.device == HOST else self._view(slot, i, g) for i, g in each]

@@ -11,6 +11,7 @@ from torch import Tensor
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import LayerwiseError
 from layerwise.options.settings import Hyper
+from layerwise.options.values import Scalar
 from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._settings import at_hand, check_offloaded
 from layerwise.torch.offload._host import Arrived, Host
@@ -53,7 +54,7 @@ class OffloadedStepper(Stepper):
         super()._check_here(group, h)
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> Scalar:
         return at_hand(super().scale)
 
     def take(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:

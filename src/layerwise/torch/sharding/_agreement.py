@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,6 +19,9 @@ from torch import Tensor
 from layerwise import __version__
 from layerwise.errors import SynchronizationError
 from layerwise.torch.sharding._cuts import Axis, axis_of, ranks_named
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 BITS, CHUNKS = 12, 4  # bits per chunk of a fingerprint: few enough that sums of squares are exact in float64
 FLAGS = 4
@@ -40,7 +43,7 @@ class Report(NamedTuple):
 
     fingerprint: bytes
     skip: bool
-    words: Callable[[], Mapping[str, Any]]  # everything that must be the same on all ranks, to find differences
+    words: Callable[[], Mapping[str, object]]  # everything that must be the same on all ranks, to find differences
 
 
 class Outcome(NamedTuple):
@@ -64,7 +67,7 @@ class Agreement:
         self,
         axes: Sequence[Axis],
         replicas: Sequence[Axis] = (),
-        model_group: object = None,
+        model_group: ProcessGroup | None = None,
         left: str = "nothing was stepped",
     ) -> None:
         self.axes, self.replicas, self.model_group, self._left = tuple(axes), tuple(replicas), model_group, left

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -19,10 +19,15 @@ from layerwise.layout.pieces import Kept
 from layerwise.storage.groups import GROUP
 from layerwise.torch.sharding._flat import Flat, any_known, checked_flat_of, flat_of
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+
 Shape = tuple[int, ...]
 
 
-def is_dtensor(x: Any) -> bool:
+def is_dtensor(x: object) -> bool:
     """Return True for a DTensor; none exists before its module has been imported."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
@@ -43,7 +48,7 @@ def local(x: Tensor) -> Tensor:
     return arrived.view([len(cut.local_indices(d, n)) for d, n in enumerate(x.shape)])
 
 
-def like(value: Any, here: Tensor, added: Shape = ()) -> Any:
+def like(value: Any, here: Tensor, added: Shape = ()) -> Tensor:
     """Return a local part in the form of `value`: a tensor, or a DTensor with its placements and dimensions `added`
     last.
     """
@@ -54,7 +59,7 @@ def like(value: Any, here: Tensor, added: Shape = ()) -> Any:
     return _dtensor(here, value.device_mesh, value.placements, (*value.shape, *added), stride)
 
 
-def _dtensor(here: Tensor, mesh: Any, placements: tuple[Any, ...], whole: Shape, stride: Shape) -> Tensor:
+def _dtensor(here: Tensor, mesh: DeviceMesh, placements: tuple[Placement, ...], whole: Shape, stride: Shape) -> Tensor:
     """Return the DTensor of which this is the local part."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
@@ -71,7 +76,7 @@ class Axis:
     """Processes that together hold the parts of tensors: a dimension of a device mesh."""
 
     ranks: tuple[int, ...]
-    group: Any = field(compare=False)
+    group: ProcessGroup | None = field(compare=False)
     device_type: str = field(compare=False)
 
     @cached_property
@@ -107,7 +112,7 @@ class Cut:
     def cuts(self, dim: int) -> bool:
         return any(d == dim for _, d in self.axes)
 
-    def along(self, kept: Kept) -> tuple[Any, ...]:
+    def along(self, kept: Kept) -> tuple[Placement, ...]:
         """Return the placements of a statistic that extends along some of the tensor's dimensions."""
         from torch.distributed.tensor import Replicate
 
@@ -160,7 +165,7 @@ def _parts(split: Any, n: int, count: int) -> list[np.ndarray]:
     return [part.numpy() for part in parts]
 
 
-def placed(what: str, value: Any, mesh: Any, placements: tuple[Any, ...], way_out: str) -> Tensor:
+def placed(what: str, value: Any, mesh: DeviceMesh, placements: tuple[Placement, ...], way_out: str) -> Tensor:
     """Return a tensor cut in this way; raise if it lies on another mesh."""
     from torch.distributed.tensor import distribute_tensor
 
@@ -204,7 +209,7 @@ def is_cut(p: Any) -> bool:
     return flat is not None and bool(flat.axes)
 
 
-def axis_of(group: Any, device_type: str = "", device: str = "") -> Axis:
+def axis_of(group: ProcessGroup | None, device_type: str = "", device: str = "") -> Axis:
     """Return the processes of a group, which exchange data on this device.
 
     Without it, the device is `device` if the group supports it, or the first that the group supports.

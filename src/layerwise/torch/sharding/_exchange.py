@@ -66,7 +66,7 @@ def _travelling(wave: Wave, have: Some, works: Sequence[Work], own: torch.dtype)
 
 def _worked_on(routes: Mapping[int, Route], have: Some, works: Sequence[Work], own: torch.dtype) -> Some:
     """Return the works' results on these tensors, which are whole here; equal work is done at once."""
-    alike: dict[Any, list[int]] = defaultdict(list)
+    alike: dict[tuple[Work, tuple[int, ...]], list[int]] = defaultdict(list)
     for i, route in routes.items():
         alike[works[i], route.shape].append(i)
     made: Some = {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, cast
 from weakref import ReferenceType, ref
 
 import torch.distributed as dist
@@ -21,6 +21,9 @@ from layerwise.torch.sharding._cuts import ranks_named
 from layerwise.torch.sharding._flat import CHANGES, check_own
 from layerwise.torch.sharding._wrapped_modules import check_replaced
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 class Ranks:
     """The knowledge about other processes, renewed when parameters or flat buffers have changed."""
@@ -30,7 +33,7 @@ class Ranks:
         members: Members,
         groups: Mapping[str, ProcessGroupRef | None],
         settings: GroupOptions,
-        alone: AbstractContextManager[Any],
+        alone: AbstractContextManager[object],
         changed: Callable[[tuple[cuts.Axis, ...]], None],
     ) -> None:
         self._members, self._settings = members, settings
@@ -45,7 +48,8 @@ class Ranks:
         """Whether some parameters are not plain tensors."""
         self.searched_ddp = False
         """Whether DistributedDataParallel was looked for since steps are taken in a process group."""
-        self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were created with
+        # Parameters that groups were created with.
+        self._added: MutableMapping[Tensor, object] = WeakTensorKeyDictionary()
         self.current: Agreement | None = None
         """The agreement with the processes that hold other parts of the parameters, as long as `described` is true."""
         self.described: int | None = None
@@ -153,18 +157,18 @@ class ProcessGroupRef:
     any other group has to be given again.
     """
 
-    def __init__(self, name: str, group: Any) -> None:
-        self._name, self._group = name, group
+    def __init__(self, name: str, group: ProcessGroup) -> None:
+        self._name, self._group = name, cast("ProcessGroup | None", group)
         self._ranks = None if group is dist.group.WORLD else tuple(dist.get_process_group_ranks(group))
 
     def __deepcopy__(self, memo: object) -> ProcessGroupRef:
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_group": None}
 
     @property
-    def group(self) -> Any:
+    def group(self) -> ProcessGroup:
         """The process group, if this process knows it."""
         if self._group is None and self._ranks is None and dist.is_available() and dist.is_initialized():
             self._group = dist.group.WORLD

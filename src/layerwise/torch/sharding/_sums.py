@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from layerwise.core.plan import LocalPart
 from layerwise.drivers import TensorRequest, ToBring
-from layerwise.rules.asks import ModelSum, Now
+from layerwise.rules.asks import Array, ModelSum, Now
 from layerwise.torch.sharding._agreement import Agreement, Report, reduced
 from layerwise.torch.sharding._cuts import Axis
 from layerwise.torch.sharding._exchange import exchanged
@@ -43,7 +43,7 @@ class RankSums:
         self._waves: dict[tuple[int, ...], list[Wave]] = {}  # by the jobs with parts of the tensors
         self._stepper = ""
 
-    def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
+    def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, object]]) -> None:
         """Begin a step, with this process's knowledge of it."""
         # Values that only the device knows are not compared, and nan does not equal itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
@@ -58,7 +58,7 @@ class RankSums:
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
 
-    def add_up(self, requests: Sequence[TensorRequest], sums: object) -> Any:
+    def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
         """Return the sums over all of the model, given the partial sums of this process."""
         sums, number = torch.as_tensor(sums), self._number
         self._number += 1

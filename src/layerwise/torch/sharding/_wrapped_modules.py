@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from layerwise.core.plan import Shape
 from layerwise.errors import ParameterError
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import flattened_in, is_known
@@ -99,7 +100,7 @@ def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
     return next((name for name, number, key in keys if number not in known and key in cut), None)
 
 
-def _parts(name: str, p: Any) -> list[tuple[str, Any]]:
+def _parts(name: str, p: Tensor) -> list[tuple[str, Shape]]:
     """Return the names and shapes of the whole tensors whose parts these are."""
     found = flattened_in(p)
     return found if found is not None else [(name, p.shape)] if is_dtensor(p) else []

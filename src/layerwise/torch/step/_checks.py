@@ -116,7 +116,7 @@ def _any_nonfinite(grads: list[Tensor]) -> Tensor:
 
 def alike(*columns: Sequence[Tensor]) -> Iterator[list[list[Tensor]]]:
     """Return rows of one device and dtype together, as `torch._foreach_` takes them."""
-    rows: dict[Any, list[tuple[Tensor, ...]]] = {}
+    rows: dict[object, list[tuple[Tensor, ...]]] = {}
     for row in zip(*columns, strict=True):
         rows.setdefault(tuple((x.device, x.dtype) for x in row), []).append(row)
     return ([list(column) for column in zip(*some, strict=True)] for some in rows.values())
@@ -208,7 +208,7 @@ def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[
     """Raise if weights or state that step together share memory: each would be written twice, in any order."""
     if _are_apart([x for p in params for x in (p, *states.get(p, {}).values())]):
         return
-    by_device: dict[Any, list[tuple[str, Lying]]] = {}
+    by_device: dict[object, list[tuple[str, Lying]]] = {}
     for name, p in zip(names, params, strict=True):
         own = [(f"{key!r} of {name}", x) for key, x in states.get(p, {}).items()]
         for what, x in ((name, p), *own):

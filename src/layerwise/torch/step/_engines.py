@@ -88,7 +88,7 @@ def set_bucket_size(elements: int) -> None:
         engine.bucket_size = most  # type: ignore[union-attr]
 
 
-def engine_name(fused: Any, foreach: Any = None, differentiable: Any = False) -> str | None:
+def engine_name(fused: Any, foreach: Any = None, differentiable: object = False) -> str | None:
     """Return the name of the engine that these options require, or None."""
     checks.one_of(None, True, False)("fused", fused, "None picks the fastest engine; True requires a fused one.")
     checks.one_of(None, True, False)("foreach", foreach, "None picks the fastest engine; True requires this one.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
 from layerwise.storage.options import Wanted
 from layerwise.torch.arrays._library import LIBRARY, quick
-from layerwise.torch.groups._members import without_wrappers
+from layerwise.torch.groups._members import State, without_wrappers
 from layerwise.torch.sharding._cuts import Axis, Cut, check_alike, is_dtensor, local, placed, replicas_of
 from layerwise.torch.sharding._flat import Flat, parts_in_buffer
 from layerwise.torch.sharding._flat._states import whole_state
@@ -72,19 +72,19 @@ class Plan(plan.Plan):
         """The way out if a checkpoint does not fit."""
         return WAY_OUT if self.flat is None else WAY_OUT_OF_FLAT
 
-    def described(self) -> Any:
+    def described(self) -> Hashable:
         """Return the data that must be the same on all ranks."""
         own = [(one.name, one.h, one.h.model_bound, tuple(one.shape), one.layout.pieces) for one in self.members]
         return own, None if self.flat is None else self.flat.described()
 
-    def in_words(self) -> Any:
+    def in_words(self) -> object:
         """Return the shape in the form that ranks compare."""
         return {one.name: tuple(one.shape) for one in self.tensors} or tuple(self.shape)
 
     def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Tensor], Tensor]:
         cut, shape, kept = self.cut, self.state_shapes[field], self.kept[field]
         if cut is None and self.elementwise[field]:
-            made: Any = partial(torch.zeros_like, dtype=getattr(torch, dtype), requires_grad=False)
+            made = partial(torch.zeros_like, dtype=getattr(torch, dtype), requires_grad=False)
             return cast("Callable[[Tensor], Tensor]", made)
         if cut is None or shape is None or kept is None:
             return super().zeros(lib, field, dtype)
@@ -130,7 +130,7 @@ class Plan(plan.Plan):
             )
         return value
 
-    def whole(self, state: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+    def whole(self, state: Mapping[str, Tensor]) -> dict[str, State]:
         """Return the state of each whole tensor by name, in host memory. All ranks call this together."""
         if self.flat is not None:
             return whole_state(self, self.flat, state)

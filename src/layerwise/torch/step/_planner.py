@@ -14,7 +14,7 @@ from layerwise.core.slot import own_entries
 from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import ByName
-from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._members import Members, State
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._settings import CheckedGroup
 from layerwise.torch.sharding import _cuts as cuts
@@ -73,7 +73,7 @@ class Planner:
 
         Equal parameters are checked and planned once, for the first of them.
         """
-        work, alike, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
+        work, alike, known = self.readable(work, always=True), list[Plan](), dict[object, Plan]()
         dues, params, states = work.dues, work.params, self._members.optimizer.state
         kept = {p: own_entries(state) for p in params if (state := states.get(p))}
         names = self._members.names_of(dues)
@@ -116,7 +116,7 @@ class Planner:
         dues, storage_plans = work.dues, _storings(work, plans)
         self._warn_of_layouts(plans, storage_plans)
         self.firsts.look_at_new(dues, plans)
-        owns, end = list[Any](), 0
+        owns, end = list[State](), 0
         for due in dues:
             own, some = [states[p] for p in due.params], slice(end, end := end + len(due.params))
             # Counts that once had to be on the device stay there, and others that step with them move there as well.
@@ -145,7 +145,7 @@ class Planner:
 
 def _storings(work: Work, plans: Sequence[Plan]) -> list[StoragePlan]:
     """Return everything that determines the storage of each parameter: the same object for equal plans."""
-    known, found = dict[Any, StoragePlan](), list[StoragePlan]()
+    known, found = dict[object, StoragePlan](), list[StoragePlan]()
     wants = [due.want for due in work.dues for _ in due.params]
     for p, plan, want in zip(work.stepped, plans, wants, strict=True):
         key = id(plan.held), id(want)

@@ -16,10 +16,12 @@ from torch.autograd.graph import increment_version
 from layerwise.core.library import EPSILON
 from layerwise.core.step import Snapshot, Step, StepNumbers
 from layerwise.core.storage_plan import StoragePlan
-from layerwise.engines import Changed, Counter, Engine, compiled
+from layerwise.engines import Changed, Counter, Engine, Stats, compiled
+from layerwise.engines.addresses import States
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.options.settings import Hyper, in_words
-from layerwise.rules.asks import Now
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import Array, Now
 from layerwise.storage.options import Wanted
 from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.arrays._library import LIBRARY, named, quick
@@ -30,8 +32,6 @@ from layerwise.torch.step._ahead import Ahead
 from layerwise.torch.step._checks import alike, unreadable
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._work import Work
-
-States = Mapping[Tensor, Mapping[str, Any]]
 
 
 def with_numbers(step: TensorStep, work: Work) -> TensorStep | None:
@@ -67,7 +67,7 @@ class TensorStep(Step):
         plans: Sequence[Plan],
         storage_plans: Sequence[StoragePlan],
         states: States,
-        own: Sequence[Mapping[str, Any]],
+        own: Sequence[Mapping[str, Tensor]],
         on_device: bool,
         engines: Sequence[Engine],
         agreement: Agreement | None = None,
@@ -82,7 +82,7 @@ class TensorStep(Step):
         remainders = Remainders(here, own)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
-        self._words: Callable[[Sequence[Now]], dict[str, Any]] | None = None
+        self._words: Callable[[Sequence[Now]], dict[str, object]] | None = None
         self._peers = None if agreement is None else self._with_others(work, plans, agreement)
         jobs = list(chain.from_iterable(map(StoragePlan.jobs, storage_plans, plans, work.stepped, own)))
         seen = Snapshot(work.planned_for, work.params, states, self.arrays(work), work.grads_here)
@@ -107,7 +107,7 @@ class TensorStep(Step):
         kept = [x for state in self.states for key, x in state.items() if key != "step"]
         return [*work.params_here, *(map(local, kept) if self._wrappers else kept)]
 
-    def take(self, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
+    def take(self, work: Work, skip: Tensor | None, scale: Scalar, skips: Skips | None = None) -> None:
         """Run the step, count it, and round master weights into their parameters; raise `Changed` like engines.
 
         `skip` is only known on the device; `skips` is reported to other processes.
@@ -129,7 +129,7 @@ class TensorStep(Step):
         if self._wrappers:
             increment_version(self._wrappers)
 
-    def ahead(self, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
+    def ahead(self, work: Work, scale: Scalar, wait: Callable[[], None]) -> Ahead | None:
         """Return the step if its sums are measured only after a wait; None if it has to be taken at once."""
         try:
             nows = list(self.counts.nows(*work.rates, scale))
@@ -151,7 +151,7 @@ class TensorStep(Step):
 class Counts:
     """The step counts of parameters that step together, and the numbers that a step derives from them."""
 
-    def __init__(self, work: Work, states: Sequence[Mapping[str, Any]], on_device: bool, by_engine: bool) -> None:
+    def __init__(self, work: Work, states: Sequence[Mapping[str, Tensor]], on_device: bool, by_engine: bool) -> None:
         self._steps = [state["step"] for state in states]
         each = iter(self._steps)
         groups = [
@@ -169,7 +169,7 @@ class Counts:
         made._hs, made._made = hs, StepNumbers(hs, self._sizes)
         return made
 
-    def nows(self, lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Any) -> Sequence[Now]:
+    def nows(self, lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Scalar) -> Sequence[Now]:
         """Return each parameter's numbers of the step, from the rates of the groups and the scale of gradients."""
         if self._elsewhere:
             each = zip(self._elsewhere, self._hs, lr, weight_decay, strict=True)
@@ -187,7 +187,7 @@ class Counts:
 class Remainders:
     """The remainders of split weights; some may belong to weights that have been written to since."""
 
-    def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Tensor]]) -> None:
         each = zip(heres, states, strict=True)
         pairs = [(p, local(state[REMAINDER])) for p, state in each if REMAINDER in state]
         self._pairs, self._versions, self.any = pairs, [-1] * len(pairs), bool(pairs)
@@ -212,22 +212,22 @@ class Remainders:
         self._versions = [p._version for p, _ in self._pairs]
 
 
-def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
+def dtypes(p: Tensor, state: Mapping[str, Tensor]) -> dict[str, str]:
     """Return the dtypes of a parameter and of its state, by name."""
     stored = {"": p, **{key: x for key, x in state.items() if key != "step"}}
     return {key or "weights": named(x.dtype) for key, x in sorted(stored.items())}
 
 
-def on_host(measured: Mapping[str, object]) -> dict[str, Any]:
+def on_host(measured: Stats) -> dict[str, Array]:
     """Return measurements in host memory."""
     return {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in measured.items()}
 
 
 def _words(
     plans: Sequence[Plan], wants: Sequence[Wanted], stored: Sequence[Mapping[str, str]], nows: Sequence[Now]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the changing inputs of the step in words, to name those that differ on another process."""
-    words: dict[str, Any] = {of_gradient(plan.name): "present" for plan in plans}
+    words: dict[str, object] = {of_gradient(plan.name): "present" for plan in plans}
     for plan, now in zip(plans, nows, strict=True):
         words[f"the rule of {plan.name!r}"] = plan.h.optimizer
         words[f"the step of {plan.name!r}"] = now.t
@@ -243,7 +243,7 @@ def _words(
     return words
 
 
-Rates = tuple[Any, Any, Any]  # lr, weight decay, and the scale of gradients
+Rates = tuple[Scalar, Scalar, Scalar]  # lr, weight decay, and the scale of gradients
 
 
 def counts(steps: list[Tensor]) -> list[int]:
@@ -272,7 +272,7 @@ class GroupCounts:
         self.steps, self.on_device = steps, on_device or bool({step.device.type for step in steps} - {"cpu"})
         self.by_engine = by_engine and self.on_device
         self._counters = [Counter(step) for step in steps] if self.by_engine else []
-        self._of: tuple[Any, ...] = ()  # what these were made from
+        self._of: tuple[object, ...] = ()  # what these were made from
         self._nows: list[Now] = []
 
     def nows(self, h: Hyper, rates: Rates) -> Sequence[Now]:
@@ -293,7 +293,7 @@ class GroupCounts:
         return self._nows
 
 
-def _beta2(h: Hyper, t: Tensor) -> Any:
+def _beta2(h: Hyper, t: Tensor) -> Scalar | None:
     """Return β₂ at the step t, which only the device knows: a user's function computes with tensors then."""
     if not h.follows_step:
         return h.beta2_of(1)

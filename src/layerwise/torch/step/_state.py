@@ -18,11 +18,11 @@ from layerwise.storage.coded import DTYPES
 from layerwise.storage.groups import GROUP
 from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.arrays._library import LIBRARY, LOW, named_state
+from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._checks import has_address, lying, unreadable
 from layerwise.torch.step._plan import WAY_OUT, Plan
 
-State = dict[str, Any]
 ANY = Part((), (*FLOATING, *DTYPES))  # of an earlier rule, or of earlier options
 REMADE = (
     "Create the optimizer with the current parameters, and load its state through torch.distributed.checkpoint, "
@@ -56,7 +56,7 @@ def _check_one(name: str, step: Tensor) -> None:
 
 def _check_readable(name: str, key: str, value: Tensor) -> None:
     """Raise unless these are plain real numbers."""
-    odd: Any = value.dtype if value.is_complex() or value.is_quantized else None
+    odd: object = value.dtype if value.is_complex() or value.is_quantized else None
     odd = "nested" if value.is_nested else value.layout if value.layout is not torch.strided else odd
     if odd is not None:
         raise StateError(f"{key!r} of {name} must be a dense tensor of real numbers, but is {odd}. {WAY_OUT}")

@@ -18,6 +18,8 @@ from layerwise.core.step import keep_latest, run_or_remake
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
+from layerwise.options.values import Scalar
+from layerwise.rules.asks import Array
 from layerwise.torch.groups._members import Group, Members, apart
 from layerwise.torch.groups._settings import (
     CheckedGroup,
@@ -270,7 +272,7 @@ class Stepper:
         return run_or_remake(step, remade, lambda one: one.take(work, *given))[0]
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> Scalar:
         scale = getattr(self.optimizer, "grad_scale", None)
         return 1.0 if scale is None else scalar(scale, self.groups.differentiable)
 
@@ -281,7 +283,7 @@ class Stepper:
         """Whether non-finite gradients may skip a step."""
         return self.setup.skip_nonfinite or getattr(self.optimizer, "found_inf", None) is not None
 
-    def to_skip(self, work: Work) -> Any:
+    def to_skip(self, work: Work) -> Tensor | bool | None:
         """Return True if this process skips the step; the gaps of a flat buffer do not count."""
         looked_at = list(stretched(work.params, work.grads_here))
         return _checks.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
@@ -307,7 +309,7 @@ class Stepper:
             found[apart(name, found)] = by
         return found
 
-    def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
+    def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Array]]]:
         """Yield each parameter with the name and the measurements of its last step, tensor by tensor."""
         each = (zip(step.params, step.stats(on_host), strict=False) for step in self.steps.values())
         latest = dict(chain.from_iterable(each))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerwise.options.by_name import ByName
 from layerwise.options.settings import Hyper
+from layerwise.options.values import Scalar
 from layerwise.storage.options import Wanted
 from layerwise.torch.groups._members import Group
 from layerwise.torch.sharding._flat import missing_gradient
@@ -22,7 +23,7 @@ from layerwise.torch.groups._settings import CheckedGroup, CheckedSettings, Grou
 
 GRADIENT = attrgetter("grad")
 Elsewhere = Callable[[Tensor], Tensor | None]
-Columns = tuple[list[Any], list[Any]]  # lr and weight decay of each group
+Columns = tuple[list[Scalar], list[Scalar]]  # lr and weight decay of each group
 
 
 class DueGroup(NamedTuple):
@@ -125,9 +126,9 @@ def _at(
 
 def _with_gradients(
     asked: Sequence[Sequence[Tensor]], grads: Sequence[Tensor | None], elsewhere: Elsewhere | None
-) -> tuple[list[Tensor], list[Any], list[int]]:
+) -> tuple[list[Tensor], list[Tensor], list[int]]:
     """Return the parameters with gradients, which may be `elsewhere`, these gradients, and their number per group."""
-    each, params, found, sizes = iter(grads), list[Tensor](), list[Any](), list[int]()
+    each, params, found, sizes = iter(grads), list[Tensor](), list[Tensor](), list[int]()
     for some in asked:
         before = len(params)
         for p in some:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +17,7 @@ from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching
 from layerwise.torch.checkpoints._loading import checked as checked_state
 from layerwise.torch.checkpoints._saving import saved, saved_state
+from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
 from layerwise.torch.sharding._flat._states import local_entry, local_state
@@ -25,10 +26,11 @@ from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._stepper import stepper_of
 from layerwise.torch.tools._weights import Member, checked, members
 
-State = dict[str, Any]
+if TYPE_CHECKING:
+    from torch.optim.optimizer import StateDict
 
 
-def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
+def full_state_dict(optimizer: Optimizer) -> StateDict:
     """Return the state_dict that one process with whole tensors would have, in host memory.
 
     All ranks call this together, and each returns the whole. Parameters are the tensors that the buffers hold, by name.
@@ -36,7 +38,7 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     Args:
         optimizer: An optimizer of flat buffers.
     """
-    states: dict[Any, State] = {}
+    states: dict[object, State] = {}
     numbers, groups = count(), []
     with _buffers(optimizer) as ours:
         parts = saved(optimizer, partial(torch.optim.Optimizer.state_dict, optimizer))
@@ -48,7 +50,7 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     return {"state": {**states, **_matching.of_others(parts)}, "param_groups": groups}
 
 
-def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, object]) -> None:
+def load_full_state_dict(optimizer: Optimizer, state_dict: StateDict) -> None:
     """Load a state_dict of whole tensors into an optimizer of flat buffers. Each rank takes the part that it holds.
 
     Tensors are matched by name if the state_dict has names. A state_dict that does not fit raises StateError and
@@ -76,10 +78,10 @@ def _buffers(optimizer: Optimizer) -> Iterator[list[list[Member]]]:
             group["params"] = params
 
 
-def _cut(ours: list[list[Member]], state_dict: Mapping[str, Any]) -> State:
+def _cut(ours: list[list[Member]], state_dict: StateDict) -> State:
     names = [[tensor for one in group for tensor in tensors_of(one.p, one.name)] for group in ours]
     found = _matching.aligned([{"params": each, "param_names": each} for each in names], state_dict)
-    states: dict[Any, State] = {}
+    states: dict[object, State] = {}
     groups, numbers = [], count()
     for number, (matched, each) in enumerate(zip(found, ours, strict=True)):
         saved_states = (state_dict["state"].get(key) for _, key in matched)
@@ -94,7 +96,7 @@ def _cut(ours: list[list[Member]], state_dict: Mapping[str, Any]) -> State:
     return {"state": {**states, **_matching.of_others(state_dict)}, "param_groups": groups}
 
 
-def _local(own: Member, wholes: Mapping[str, Any]) -> State:
+def _local(own: Member, wholes: Mapping[str, State]) -> State:
     plan = own.plan()
     if plan.flat is None:
         [found] = wholes.values()

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
@@ -74,7 +73,7 @@ class InBackward:
         self._ends: bool = False  # whether its end will be noticed
         self._unit = NO_UNIT  # of the parameters that wait
         self._waiting: dict[int, tuple[int, ReferenceType[Tensor]]] = {}
-        self._stream: Any = None
+        self._stream: torch.Stream | None = None
 
     def _by_itself(self, number: int, p: Tensor) -> None:
         optimizer = self._there()

@@ -12,6 +12,8 @@ from layerwise.catalog.hidden import ADAMW, is_called_otherwise, rate_ratio
 from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options.checks import number
+from layerwise.options.settings import Hyper
+from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._rules import OF_ALL_RULES, RULE, name_of
 from layerwise.torch.groups._settings import RATES as WAYS_OUT
 
@@ -25,7 +27,7 @@ def called_otherwise(name: str, p: Tensor, module: nn.Module) -> bool:
     return is_called_otherwise(name)
 
 
-def rules_of(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[Options, Options | None]:
+def rules_of(rule: object, others: object, options: Group) -> tuple[Options, Options | None]:
     """Return the options of groups with the rule, and of those that it leaves to another; None if it leaves none."""
     first = {**({} if rule is None else {RULE: name_of(rule)}), **options}
     hyper = None if rule is None else ENTRIES[first[RULE]].hyper
@@ -41,7 +43,7 @@ def rules_of(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[Option
     return first, {**usual, **own} if own[RULE] == usual.get(RULE) else own
 
 
-def _usual(hyper: Any, options: Mapping[str, Any]) -> Options:
+def _usual(hyper: type[Hyper], options: Group) -> Options:
     """Return the rest's options that go with these options of a rule for hidden matrices."""
     own = {spec.name: spec.default for spec in fields(hyper)}
     ratio = rate_ratio(hyper(**{name: options[name] for name in ("scale",) if name in options}))

@@ -5,7 +5,7 @@ forward.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
 
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from layerwise.torch.sharding._cuts import is_dtensor, several_processes
 from layerwise.torch.sharding._wrapped_modules import units_of
 from layerwise.torch.step._stepper import stepper_of
 
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
 
 class Overlap:
     """The hooks of `overlap`; `remove()` removes them."""
@@ -27,7 +30,7 @@ class Overlap:
         # Parameters hold the hooks: a reference to the host's side would keep it as long as the model.
         self._stepper, self._units = ref(stepper), frozenset(units_of(optimizer.parameters()))
         params: list[Any] = [p for p in optimizer.parameters() if p.requires_grad]
-        self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._arrived) for p in params]
+        self._hooks: list[RemovableHandle] = [p.register_post_accumulate_grad_hook(self._arrived) for p in params]
         for module in modules:
             # Sharded weights are gathered at another time, perhaps before the module is called.
             stepper.host.by_module |= {id(p) for p in module.parameters() if not is_dtensor(p)}

@@ -12,7 +12,7 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, UnknownOptionError, sentence, warn
 from layerwise.options.by_name import check_matched, matches
 from layerwise.options.misspellings import NOT_HERE, guess
-from layerwise.torch.groups._members import Group
+from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._options import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 from layerwise.torch.sharding._flat import whole_shape
@@ -56,7 +56,7 @@ WAY_OUT = (
 )
 
 
-class ParamGroups(list[dict[str, Any]]):
+class ParamGroups(list[GroupDict]):
     """A list of parameter groups for an optimizer. Print it to see the group of each parameter."""
 
     def __str__(self) -> str:
@@ -201,19 +201,19 @@ def _places(model: nn.Module) -> dict[Tensor, list[tuple[str, nn.Module]]]:
     return places
 
 
-def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(options: Group) -> GroupDict:
     """Return options for biases and norms, if the rule of these groups does not exempt them from the ratio."""
     own = ENTRIES[options[RULE]].hyper.of_small if RULE in options else {}
     return {name: options.get(name, value) for name, value in own.items()}
 
 
-def _is_by_row(options: Mapping[str, Any] | None) -> bool:
+def _is_by_row(options: Group | None) -> bool:
     """Return True if the rule of these groups needs a block for each row, and their options set no other blocks."""
     given = options or {}
     return RULE in given and BLOCKS not in given and ENTRIES[given[RULE]].hyper.by_row
 
 
-def _usual(options: Mapping[str, Any]) -> tuple[Matcher, ...]:
+def _usual(options: Group) -> tuple[Matcher, ...]:
     """Return matchers of parameters that the rule of these groups usually leaves to others."""
     return NO_MATRICES if ENTRIES[options[RULE]].hyper().of_matrices else (*SMALL, "embedding")
 

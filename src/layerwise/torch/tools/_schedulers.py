@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from torch import optim
+from torch import Tensor, optim
 from torch.optim.lr_scheduler import LambdaLR
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
@@ -48,11 +47,11 @@ def _schedule(value: object) -> Schedule:
     return value
 
 
-def _same(rate: Any, peak: float) -> bool:
+def _same(rate: float | Tensor, peak: float) -> bool:
     return math.isclose(float(rate), peak, rel_tol=1e-6)  # an lr may be a float32 tensor
 
 
-def _shown(rate: Any) -> str:
+def _shown(rate: float | Tensor) -> str:
     return "None" if rate is None else f"{float(rate):g}"
 
 

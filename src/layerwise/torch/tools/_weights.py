@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +12,22 @@ from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.checkpoints._matching import shown
-from layerwise.torch.groups._members import Group, GroupDict
+from layerwise.torch.groups._members import Group, GroupDict, State
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
+if TYPE_CHECKING:
+    from torch.optim.optimizer import StateDict
+
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""
 WAY_OUT = "Pass what full_precision_state_dict() or the model's state_dict() returned."
 
 
-def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[str, Any]:
+def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> StateDict:
     """Return model.state_dict(), with weights in float32 if the optimizer holds more digits of them than the model.
 
     It does with `master_weights` of True, "split" or "split24". Everything else is as in model.state_dict(): keys,
@@ -52,7 +55,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
     return found
 
 
-def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, state_dict: Mapping[str, Any]) -> None:
+def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, state_dict: StateDict) -> None:
     """Set the weights of a model, and the additional digits that its optimizer holds, from a state_dict.
 
     Whole tensors are sharded as in the model. A state_dict that does not fit raises StateError and changes nothing.
@@ -82,7 +85,7 @@ def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, stat
             _set(owners[p], value)
 
 
-def _members(optimizer: Any) -> list[Member]:
+def _members(optimizer: Optimizers) -> list[Member]:
     found = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     return [each for one in found for group in members(checked(one)) for each in group]
 
@@ -128,7 +131,7 @@ def _check(key: str, own: Tensor, value: object) -> None:
         raise StateError(f"{key!r} must have a floating-point dtype of 16 to 64 bits, but has {value.dtype}. {WAY_OUT}")
 
 
-def _placed(key: str, own: Any, value: Any) -> Any:
+def _placed(key: str, own: Any, value: Tensor) -> Tensor:
     """Return a tensor with the placements from which it can be copied."""
     if not is_dtensor(own):
         if is_dtensor(value):
@@ -147,9 +150,9 @@ class Member(NamedTuple):
     name: str
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         """The optimizer's state for it, if any."""
-        found: dict[str, Any] = self.stepper.optimizer.state.get(self.p, {})
+        found: State = self.stepper.optimizer.state.get(self.p, {})
         return found
 
     def plan(self) -> Plan:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.rules import dimensions
-from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
+from layerwise.torch.checkpoints.foreign._codec import Codec, Place, keys
+from layerwise.torch.groups._members import Group, State
 
 Shape = tuple[int, ...]
 Dims = tuple[int, int]
@@ -21,8 +22,8 @@ class Adafactor(Codec):
     """The second moment of a tensor, whole or in means with all dimensions, rows first."""
 
     names: ClassVar[tuple[str, str, str]]  # of row means, of column means, and of the whole
-    beside: ClassVar[Mapping[str, Any]] = {}  # entries that theirs stores, and ours computes
-    says: ClassVar[Mapping[str, Any]] = {"lr_in_momentum": True}  # momentum averages whole steps, or directions
+    beside: ClassVar[Mapping[str, object]] = {}  # entries that theirs stores, and ours computes
+    says: ClassVar[Mapping[str, object]] = {"lr_in_momentum": True}  # momentum averages whole steps, or directions
 
     def dims(self, shape: Shape, group: Group) -> Dims | None:
         """Return the dimensions that are rows and columns, or None for a tensor that is not factored."""

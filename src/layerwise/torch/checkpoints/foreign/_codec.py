@@ -11,9 +11,7 @@ from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints._matching import MOVED
-
-State = dict[str, Any]
-Group = Mapping[str, Any]
+from layerwise.torch.groups._members import Group, State
 
 
 def keys(names: str) -> frozenset[str]:
@@ -54,11 +52,11 @@ class Codec:
     """One optimizer of another package. Subclasses define everything besides names that differs."""
 
     fields: ClassVar[Mapping[str, str]]  # of a state: our name of each, and theirs
-    says: ClassVar[Mapping[str, Any]] = {}  # our options that define the meaning of its state
+    says: ClassVar[Mapping[str, object]] = {}  # our options that define the meaning of its state
 
     rule: str  # our optimizer that takes the same steps
     has: frozenset[str]  # keys of each of its groups
-    count: Callable[[int], Any] | None = in_float  # the key of its step count, if it has one
+    count: Callable[[int], object] | None = in_float  # the key of its step count, if it has one
     in_group: bool = False  # whether it counts steps in groups
 
     def numbers(self, theirs: State, key: str) -> Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -17,15 +17,19 @@ from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._loading import checked_lr
 from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.checkpoints.foreign import CODECS
-from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
+from layerwise.torch.checkpoints.foreign._codec import Codec, Place
 from layerwise.torch.checkpoints.foreign._moments import Momentum
+from layerwise.torch.groups._members import Group, State
 from layerwise.torch.groups._rules import RULE
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import StateDict
 
 MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
 ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, if there are any
 
 
-def convert(state_dict: Mapping[str, object], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
+def convert(state_dict: StateDict, source: str, *, lr_in_momentum: bool | None = None) -> StateDict:
     """Return another optimizer's checkpoint as a state_dict for the optimizer of its kind in `layerwise.torch`.
 
     Give options when you create the optimizer, for instance by a preset. Of the groups the result has only the rates
@@ -53,7 +57,7 @@ def convert(state_dict: Mapping[str, object], source: str, *, lr_in_momentum: bo
         return _read(state_dict, codec, bool(lr_in_momentum))
 
 
-def convert_back(state_dict: Mapping[str, object], optimizer: object, target: str) -> dict[str, Any]:
+def convert_back(state_dict: StateDict, optimizer: object, target: str) -> StateDict:
     """Return a checkpoint of `layerwise.torch` as a state_dict that another optimizer loads.
 
     That optimizer has the same parameters, in the same groups or with names. Its options stay unchanged, except those
@@ -130,8 +134,8 @@ def _check_groups(source: str, saved: Group) -> None:
             )
 
 
-def _read(state_dict: Mapping[str, Any], codec: Codec, lr_in_momentum: bool) -> dict[str, Any]:
-    state: dict[Any, State] = {}
+def _read(state_dict: StateDict, codec: Codec, lr_in_momentum: bool) -> StateDict:
+    state: dict[object, State] = {}
     groups = []
     within = {"lr_in_momentum": True} if lr_in_momentum else {}
     for group in state_dict["param_groups"]:
@@ -163,9 +167,7 @@ def _check_numbers(state: State) -> None:
 # ---- ours to theirs
 
 
-def _written(
-    state_dict: Mapping[str, Any], optimizer: Any, codec: Codec, target: str
-) -> tuple[dict[str, Any], Iterable[str]]:
+def _written(state_dict: StateDict, optimizer: Any, codec: Codec, target: str) -> tuple[StateDict, Iterable[str]]:
     """Return the checkpoint and the warnings."""
     kept: dict[str, None] = {}
     doubts: dict[str, None] = {}
@@ -173,7 +175,7 @@ def _written(
     found = _matching.aligned(template, state_dict)
     firsts: list[Group] = [members[0][0] if members else {} for members in found]
     same = all(_origin.same_rule(codec.rule, _origin.written_by(ours), ours) for ours in firsts if ours)
-    states: dict[Any, State] = {}
+    states: dict[object, State] = {}
     groups = []
     for number, (group, members, first) in enumerate(zip(template, found, firsts, strict=True)):
         steps = set()

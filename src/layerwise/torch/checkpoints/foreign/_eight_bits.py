@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
+from layerwise.torch.checkpoints.foreign._codec import Codec, Place
 from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
+from layerwise.torch.groups._members import Group, State
 
 WRAPPED = "__bnb_optimizer_quant_state__"  # where version 0.50 stores them in a checkpoint
 BLOCK, OLD_BLOCK = 256, 2048

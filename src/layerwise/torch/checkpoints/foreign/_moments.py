@@ -9,7 +9,8 @@ from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints._loading import checked_lr
-from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
+from layerwise.torch.checkpoints.foreign._codec import Codec, Place, keys
+from layerwise.torch.groups._members import Group, State
 
 ADAM = keys("lr betas eps weight_decay")
 SGD = keys("lr momentum dampening weight_decay")

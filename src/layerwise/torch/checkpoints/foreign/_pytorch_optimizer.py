@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints.foreign._adafactor import T5Adafactor, means_of
-from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
+from layerwise.torch.checkpoints.foreign._codec import Codec, Place, keys
 from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
+from layerwise.torch.groups._members import Group, State
 
 DECAY = keys("lr betas weight_decay weight_decouple")
 FACTORED = DECAY | keys("fixed_decay ams_bound eps1 eps2")
@@ -67,7 +68,7 @@ class Came(T5Adafactor):
 
     def write(self, ours: State, place: Place) -> State:
         _check_unbound(place.group)
-        found: dict[str, Any] = {**self.beside, "exp_avg": ours["exp_avg"]}
+        found: State = {**self.beside, "exp_avg": ours["exp_avg"]}
         dims = self.dims(tuple(place.p.shape), place.group)
         if dims is None:
             return {**found, "exp_avg_sq": ours["exp_avg_sq"]}

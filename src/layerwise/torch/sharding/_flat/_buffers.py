@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import ReferenceType
@@ -65,7 +65,7 @@ class Flat:
         """Return the reason why state cannot be stored in groups of 8 bits."""
         return "stretches of a flat buffer begin and end inside groups"
 
-    def described(self) -> tuple[Any, ...]:
+    def described(self) -> tuple[object, ...]:
         each = [(one.name, one.shape, [[stretch[2:4] for stretch in own] for own in one.ranks]) for one in self.spreads]
         return tuple(each)
 
@@ -73,7 +73,8 @@ class Flat:
 FORGOTTEN = Flat(0, (), 0)  # in the copy of a buffer, which may be on another rank
 CHANGES = [0]
 """The number of times that descriptions were added or replaced in this process."""
-_known: Any = WeakTensorKeyDictionary()  # a Flat, or None for a parameter that FSDP1 has left whole
+# None: FSDP1 has left the parameter whole
+_known: MutableMapping[Tensor, Flat | None] = WeakTensorKeyDictionary()
 
 
 def know(p: Tensor, flat: Flat | None) -> None:

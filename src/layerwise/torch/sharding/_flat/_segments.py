@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import torch.distributed as dist
@@ -16,6 +16,9 @@ from layerwise.torch.groups._members import GroupDict
 from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor, ranks_named
 from layerwise.torch.sharding._flat._boxes import gaps
 from layerwise.torch.sharding._flat._buffers import Flat, Spread, Stretch, know
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself
@@ -32,8 +35,8 @@ class Shard(NamedTuple):
     name: str
     p: Tensor
     stretches: Sequence[Stretch] | None  # None: it is a whole tensor
-    group: Any = None
-    replicas: Any = None
+    group: ProcessGroup | None = None
+    replicas: ProcessGroup | None = None
     of_group: int = 0  # the optimizer's group
     beside: Sequence[Tensor] | None = None  # the parameters that have gradients when this has one
 
@@ -55,15 +58,15 @@ class Segments:
     def __init__(
         self,
         buffers: Mapping[Tensor, Iterable[Stretch | tuple[object, ...]]],
-        group: object = None,
-        replicas: object = None,
+        group: ProcessGroup | None = None,
+        replicas: ProcessGroup | None = None,
     ) -> None:
         flats = exchanged(buffers, group, replicas)
         named = [
             (flat.spreads[0].name if len(flat.spreads) == 1 else f"buffer {i}", p)
             for i, (p, flat) in enumerate(flats.items())
         ]
-        self._groups: list[dict[str, Any]] = [{"params": named}]
+        self._groups: list[GroupDict] = [{"params": named}]
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """Return the buffers with names: the tensor's for a buffer of one tensor, otherwise a number."""
@@ -73,7 +76,7 @@ class Segments:
         """Return the buffers."""
         return [p for _, p in self.named_parameters()]
 
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[GroupDict]:
         """Return the buffers with names in their original groups, or in one group."""
         return [{**group, "params": list(group["params"])} for group in self._groups]
 
@@ -96,9 +99,9 @@ def segments_of(shards: Sequence[Shard], saved_whole: bool, groups: Sequence[Gro
 
 
 def exchanged(
-    buffers: Mapping[Tensor, Iterable[Any]],
-    group: Any = None,
-    replicas: Any = None,
+    buffers: Mapping[Tensor, Iterable[Stretch | tuple[object, ...]]],
+    group: ProcessGroup | None = None,
+    replicas: ProcessGroup | None = None,
     beside: Iterable[Iterable[Tensor] | None] = (),
     saved_whole: bool | None = None,
 ) -> dict[Tensor, Flat]:
@@ -154,7 +157,7 @@ def _said(buffers: object, ranks: Sequence[int], group: object) -> list[Any]:
     return said
 
 
-def _described(what: str, p: Any, given: Iterable[Any]) -> list[Stretch]:
+def _described(what: str, p: Tensor, given: Iterable[Any]) -> list[Stretch]:
     if not isinstance(p, Tensor) or is_dtensor(p) or p.ndim != 1 or not p.is_contiguous():
         shown = f"of the shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)
         raise ParameterError(f"{what} must be a contiguous tensor of one dimension, but is {shown}.")

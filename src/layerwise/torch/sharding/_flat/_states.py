@@ -14,11 +14,11 @@ from torch import Tensor
 from layerwise.core.plan import Plan
 from layerwise.core.slot import own_entries
 from layerwise.layout.pieces import Piece
+from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._flat._buffers import Flat
 from layerwise.torch.sharding._local_parts import CPU, on_host
 
 Shape = tuple[int, ...]
-State = dict[str, Any]
 
 
 def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Tensor]) -> dict[str, State]:
@@ -54,11 +54,11 @@ def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Tensor]) -> dict[str
     return {str(one.name): own for one, own in zip(plan.members, found, strict=True)}
 
 
-def _has_shape(x: Any, shape: Shape) -> bool:
+def _has_shape(x: object, shape: Shape) -> bool:
     return isinstance(x, Tensor) and tuple(x.shape) == shape
 
 
-def local_entry(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Any]) -> Any:
+def local_entry(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) -> Tensor:
     """Return a buffer's part of another program's entry, or the entry, given those of whole tensors by name."""
     shapes = {str(one.name): one.shape for one in plan.members}
     parts = all(_has_shape(x, shapes[name]) for name, x in whole.items())

@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from layerwise.core.plan import Shape
 from layerwise.errors import ParameterError
 from layerwise.torch.sharding._flat._buffers import is_known
 
@@ -56,7 +57,7 @@ def check_described(name: str, p: Tensor) -> None:
         )
 
 
-def flattened_in(p: Any) -> list[tuple[str, Any]] | None:
+def flattened_in(p: Any) -> list[tuple[str, Shape]] | None:
     """Return the names and shapes of the tensors that FSDP1 has put into a parameter, or None."""
     if not hasattr(p, "_is_flat_param"):
         return None

@@ -48,7 +48,7 @@ def _shards(prefix: str, module: Any, handle: Any) -> Iterator[Shard]:
     cut = handle.uses_sharded_strategy
     group = handle.process_group if cut else ALONE
     replicas = getattr(module, "_inter_node_pg", None) if cut else None
-    where = group, replicas, 0, [flat, *(flat._params or ())]
+    where: Any = group, replicas, 0, [flat, *(flat._params or ())]
     names = [prefix + without_wrappers(name) for name in flat._fqns]
     if not all(flat._contiguities) or any(one is not None for one in flat._param_extensions):
         raise ParameterError(
