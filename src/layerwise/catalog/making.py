@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from types import FunctionType, new_class
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from layerwise.catalog import docstrings
 from layerwise.catalog.registry import ENTRIES, Entry
@@ -17,7 +17,7 @@ from layerwise.options.misspellings import binding
 from layerwise.options.settings import Adapt, Bounds, Scheduled
 
 # What names stand for in the types of arguments, in all APIs.
-TYPES: Mapping[str, Any] = {
+TYPES: Mapping[str, object] = {
     "__builtins__": builtins,
     "Adapt": Adapt,
     "Any": Any,
@@ -30,7 +30,8 @@ TYPES: Mapping[str, Any] = {
     "Sequence": Sequence,
     "StateDtype": StateDtype,
 }
-State = type[tuple[Any, ...]]
+C = TypeVar("C")
+State = type[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Home:
     """The module that classes and functions are made for, and what names stand for in the types of its arguments."""
 
     module: str
-    types: Mapping[str, Any]
+    types: Mapping[str, object]
 
-    def classes(self, api: str, base: type[Any]) -> dict[str, type[Any]]:
+    def classes(self, api: str, base: type[C]) -> dict[str, type[C]]:
         """Return the classes of all optimizers, by name."""
         found = {}
         for entry in ENTRIES.values():
@@ -49,9 +50,7 @@ class Home:
             found[entry.name] = self.class_of(entry.name, base, doc, declared, _rule=entry.rule, _hyper=entry.hyper)
         return found
 
-    def class_of(
-        self, name: str, base: type[Any], doc: str, declared: Sequence[Argument], **members: object
-    ) -> type[Any]:
+    def class_of(self, name: str, base: type[C], doc: str, declared: Sequence[Argument], **members: object) -> type[C]:
         """Return a class whose `__init__` takes these arguments, and hands them to its base in a mapping."""
         bind = binding(name, declared, getattr(base, "_way_out", ""))
 
@@ -62,26 +61,26 @@ class Home:
         own = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters(declared)]
         of_class = self.function(initialize, f"{name}.__init__", None, Signature(own, return_annotation="None"))
         made: Any = type(name, (base,), {"__module__": self.module, "__doc__": doc, "__init__": of_class, **members})
-        return cast("type[Any]", made)
+        return cast("type[C]", made)
 
-    def functions(self, make: Callable[[str, State, dict[str, Any]], Any], returned: str) -> dict[str, Any]:
+    def functions(self, make: Callable[[str, State, dict[str, Any]], object], returned: str) -> dict[str, object]:
         """Return the functions of all optimizers and their states, by name, as the JAX API has them.
 
         Args:
             make: What a function calls with the name of its optimizer, its state, and all arguments.
             returned: The type of what that returns.
         """
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for entry in ENTRIES.values():
             state = found[f"{entry.name}State"] = self.state_of(entry)
             found[entry.name.lower()] = self.function_of(entry, state, make, returned)
         return found
 
-    def function_of(self, entry: Entry, state: State, make: Callable[..., Any], returned: str) -> Any:
+    def function_of(self, entry: Entry, state: State, make: Callable[..., object], returned: str) -> object:
         name, declared = entry.name.lower(), APIS["jax"](entry)
         bind = binding(name, declared)
 
-        def optimizer(*args: object, **kwargs: object) -> Any:
+        def optimizer(*args: object, **kwargs: object) -> object:
             return make(entry.name, state, bind(args, kwargs))
 
         doc = docstrings.of_optimizer(entry, "jax", declared)
@@ -94,7 +93,7 @@ class Home:
         made = new_class(f"{entry.name}State", (NamedTuple,), {}, lambda space: space.update(members, stats=None))
         return cast("State", made)
 
-    def function(self, body: Callable[..., Any], name: str, doc: str | None, signature: Signature) -> Any:
+    def function(self, body: Callable[..., object], name: str, doc: str | None, signature: Signature) -> object:
         """Return a function as if it had been written in the module, where its types have their meaning."""
         of: Any = body
         space = {**TYPES, **self.types, "__name__": self.module}

@@ -19,6 +19,8 @@ from layerwise.options.by_name import INSTEAD, is_by_name
 from layerwise.options.misspellings import check_keywords, did_you_mean, nearest
 from layerwise.options.settings import Hyper, options_in_order
 
+Options = Mapping[str, Any]  # of a rule, by name
+
 
 @dataclass(frozen=True, eq=False)
 class Preset:
@@ -34,7 +36,7 @@ class Preset:
 
     name: str
     optimizer: str
-    options: Mapping[str, Any]
+    options: Options
     differs: str
     not_reproduced: str = ""
 
@@ -46,7 +48,10 @@ class Preset:
         return f"{self.name} ({self.optimizer}): {self.differs}{rest}"
 
 
-def _of(optimizer: str) -> Callable[..., tuple[str, Mapping[str, Any], str, str]]:
+Row = tuple[str, Options, str, str]  # the optimizer, its options, the implementation, and what to know
+
+
+def _of(optimizer: str) -> Callable[..., Row]:
     """Return a function that builds a row for a preset of this optimizer: its options and two remarks."""
     return lambda options, differs, not_reproduced="": (optimizer, options, differs, not_reproduced)
 
@@ -66,7 +71,7 @@ _BIG_VISION = {
 }
 _CAP = {"relative_step": "cap", "decay_scale": "lr"}
 
-_ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
+_ROWS: dict[str, Row] = {
     "paper.Lamb": of.lamb({}, "arXiv 1904.00962: our defaults."),
     "optax.lamb": of.lamb({}, "the paper; the ratio on every leaf, masked or not."),
     "axonml.LAMB": of.lamb({}, "the paper.", "a negative weight_decay, which it ignores, is an error in layerwise."),
@@ -384,8 +389,8 @@ class Like:
 
 
 def by_name(
-    function: Callable[..., Any], args: Sequence[object], options: Mapping[str, object]
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    function: Callable[..., object], args: Sequence[object], options: Mapping[str, object]
+) -> tuple[Sequence[object], Mapping[str, object]]:
     """Return arguments by name, or unchanged if some have no name or the call is wrong: Python then raises the
     error.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,11 @@ from layerwise.cli.usage import one_of, read
 from layerwise.engines.processor import wanted_threads
 from layerwise.errors import LayerwiseError
 from layerwise.options.checks import integer
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 WARMUP = 3  # the first one creates the state
@@ -51,7 +56,7 @@ def command(
     print(*_table(found, {label: _state_bytes(one) / n for label, one in steppers.items()}), sep="\n")
 
 
-def _with_gradients(path: str, device: str, dtype: str | None) -> Any:
+def _with_gradients(path: str, device: str, dtype: str | None) -> nn.Module:
     """Return the model on the device, with a gradient for each trainable parameter."""
     import torch
 
@@ -67,7 +72,7 @@ def _with_gradients(path: str, device: str, dtype: str | None) -> Any:
     return made
 
 
-def _device(name: str) -> Any:
+def _device(name: str) -> torch.device:
     import torch
 
     try:
@@ -83,7 +88,7 @@ def _device(name: str) -> Any:
     return device
 
 
-def _steppers(model: Any, params: Sequence[Any], optimizer: str) -> Iterator[tuple[str, Any]]:
+def _steppers(model: nn.Module, params: Sequence[Tensor], optimizer: str) -> Iterator[tuple[str, Optimizer]]:
     """Yield the optimizers with their names, ours first. They share weights: the time of a step does not depend on
     them.
 
@@ -105,7 +110,7 @@ def _steppers(model: Any, params: Sequence[Any], optimizer: str) -> Iterator[tup
     yield "torch.optim.AdamW, fused", torch.optim.AdamW(params, fused=True)
 
 
-def _in_turns(steppers: Mapping[str, Any], rounds: int, device: Any) -> dict[str, list[float]]:
+def _in_turns(steppers: Mapping[str, Optimizer], rounds: int, device: torch.device) -> dict[str, list[float]]:
     """Return the seconds of each step. The optimizers take turns, so that other load on the machine affects them
     alike.
     """
@@ -124,7 +129,7 @@ def _in_turns(steppers: Mapping[str, Any], rounds: int, device: Any) -> dict[str
     return found
 
 
-def _state_bytes(optimizer: Any) -> int:
+def _state_bytes(optimizer: Optimizer) -> int:
     return sum(x.nbytes for state in optimizer.state.values() for x in state.values() if hasattr(x, "nbytes"))
 
 

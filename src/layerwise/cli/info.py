@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from textwrap import fill
+from types import ModuleType
 from typing import Any
 
 from layerwise.catalog.registry import ENTRIES
@@ -56,10 +57,13 @@ def show(devices: bool = False, json: bool = False, report: bool = False) -> Non
         print("\n".join(reported(found) if report else lines(found)))
 
 
-def facts(devices: bool = False) -> dict[str, Any]:
+Facts = dict[str, Any]  # by name, as JSON has them
+
+
+def facts(devices: bool = False) -> Facts:
     compiled, on_gpu = _compiled(), _gpu()
     rest = "everything else" if compiled["available"] or on_gpu["available"] else "everything"
-    found: dict[str, Any] = {
+    found: Facts = {
         "layerwise": version_of("layerwise"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -84,7 +88,7 @@ def facts(devices: bool = False) -> dict[str, Any]:
     return found | {"devices": {"torch": _said(_torch_devices), "jax": _said(_jax_devices)}}
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
+def lines(found: Facts) -> Iterator[str]:
     versions = (f"{name} {number}" for name, number in found["packages"].items() if number)
     engines, machine = found["engines"], found["processor"]
     yield f"layerwise {found['layerwise']}, Python {found['python']} on {found['system']}"
@@ -103,7 +107,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"advice      {found['advice']}"
 
 
-def advice(found: dict[str, Any]) -> str:
+def advice(found: Facts) -> str:
     """Return the most important advice for this machine."""
     engines, packages = found["engines"], found["packages"]
     if not any(packages[name] for name in ("torch", "jax", "mlx", "paddlepaddle")):
@@ -115,7 +119,7 @@ def advice(found: dict[str, Any]) -> str:
     return "nothing to set up; `layerwise bench` compares a step with other packages"
 
 
-def reported(found: dict[str, Any]) -> Iterator[str]:
+def reported(found: Facts) -> Iterator[str]:
     """Yield these lines and the environment, as Markdown for a bug report, without names of home folders."""
     set_here = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
     gil = "" if getattr(sys, "_is_gil_enabled", lambda: True)() else ", without the global interpreter lock"
@@ -127,7 +131,7 @@ def reported(found: dict[str, Any]) -> Iterator[str]:
     yield "```"
 
 
-def _compiled_lines(found: dict[str, Any], there: int) -> Iterator[str]:
+def _compiled_lines(found: Facts, there: int) -> Iterator[str]:
     if not found["available"]:
         yield f"  compiled  not available: {found['why']}"
         return
@@ -138,7 +142,7 @@ def _compiled_lines(found: dict[str, Any], there: int) -> Iterator[str]:
     yield f"            compiled by {found['compiler']}"
 
 
-def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
+def _gpu_lines(found: Facts) -> Iterator[str]:
     if not found["concerns"]:
         yield f"  gpu       {WOULD}"
         return
@@ -170,7 +174,7 @@ def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
     }
 
 
-def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
+def _verdict(torch: ModuleType, front: type, dtype: str, device: str) -> str:
     try:
         own = {"dtype": getattr(torch, dtype), "device": device}
         params = [torch.nn.Parameter(torch.ones(shape, **own)) for shape in ((64, 48), (48,))]
@@ -182,7 +186,7 @@ def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
     return "used without a proof" if os.environ.get(PROOF_VARIABLE) == "0" else "proven"
 
 
-def _compiled() -> dict[str, Any]:
+def _compiled() -> Facts:
     native = extension()
     if native is None:
         return {"available": False, "why": reason_missing()}
@@ -197,7 +201,7 @@ def _compiled() -> dict[str, Any]:
     }
 
 
-def _gpu() -> dict[str, Any]:
+def _gpu() -> Facts:
     """Return whether the GPU engine is available, and whether it matters: this machine may have no GPU."""
     concerns = version_of("torch") is not None and (has_gpu() or os.environ.get("TRITON_INTERPRET") == "1")
     if why := why_no_gpu():
@@ -207,7 +211,7 @@ def _gpu() -> dict[str, Any]:
     )
 
 
-def _foreach() -> dict[str, Any]:
+def _foreach() -> Facts:
     there = version_of("torch") is not None
     return {"available": there} | ({"takes": LISTS} if there else {"why": NO_LISTS})
 
@@ -245,7 +249,7 @@ def _others(torch: object) -> list[str]:
     return [*(["MPS"] if mps and mps.is_available() else []), *(["XPU"] if xpu and xpu.is_available() else [])]
 
 
-def _memory(torch: Any, index: int) -> str:
+def _memory(torch: ModuleType, index: int) -> str:
     return f"{torch.cuda.get_device_properties(index).total_memory / 2**30:.0f} GiB"
 
 

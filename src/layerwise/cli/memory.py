@@ -6,7 +6,7 @@ import json
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,9 +15,15 @@ from layerwise.cli.usage import known, one_of, read
 from layerwise.options.checks import integer
 from layerwise.storage.options import OPTIONS, wanted
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from layerwise.core.storage_plan import StoragePlan
+    from layerwise.options.settings import Hyper
+
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 DTYPES, STATES = ("float32", "bfloat16", "float16"), ("float32", "bfloat16", "int8")
-MASTERS: Mapping[str, Any] = {"copy": True, "split": "split", "split24": "split24"}
+MASTERS: Mapping[str, bool | str] = {"copy": True, "split": "split", "split24": "split24"}
 OTHER_RULE = "adamw"  # the rule for embeddings, norms and biases, next to a rule for matrices
 NOT_COUNTED = "Not counted: activations, and temporary memory of a step and of communication."
 
@@ -42,7 +48,7 @@ class Footprint(NamedTuple):
 
 
 def footprint(
-    model: Any, optimizer: str, options: Mapping[str, Any] | None = None, devices: int = 1, **storage: Any
+    model: nn.Module, optimizer: str, options: Mapping[str, Any] | None = None, devices: int = 1, **storage: object
 ) -> Footprint:
     """Return the memory needed to train a model, for each of the devices among which every tensor is divided by rows.
 
@@ -68,7 +74,7 @@ def footprint(
     return Footprint(weights, sum(gradients), state, max(gradients))
 
 
-def _ruled(model: Any, optimizer: str) -> Iterator[tuple[Any, str, str]]:
+def _ruled(model: nn.Module, optimizer: str) -> Iterator[tuple[nn.Parameter, str, str]]:
     """Yield each trainable parameter with its name and the name of its rule."""
     from layerwise.torch import param_groups
 
@@ -80,7 +86,7 @@ def _ruled(model: Any, optimizer: str) -> Iterator[tuple[Any, str, str]]:
         yield from ((p, name, rule) for name, p in group["params"])
 
 
-def _storing(p: Any, name: str, rule: str, h: Any, storage: Mapping[str, object]) -> Any:
+def _storing(p: Tensor, name: str, rule: str, h: Hyper, storage: Mapping[str, object]) -> StoragePlan:
     from layerwise.torch.step._plan import plan_of
 
     module = ENTRIES[rule].rule
@@ -89,13 +95,13 @@ def _storing(p: Any, name: str, rule: str, h: Any, storage: Mapping[str, object]
     return plan.storage_plan(p, wanted({key: given[key] for key in OPTIONS}, module))
 
 
-def _part(p: Any, devices: int) -> int:
+def _part(p: Tensor, devices: int) -> int:
     """Return the bytes of the largest part of a tensor."""
     rows = p.shape[0] if p.ndim else 1
     return int(p.nbytes) * -(-rows // devices) // max(rows, 1)
 
 
-def _option(given: str, optimizer: str) -> tuple[str, Any]:
+def _option(given: str, optimizer: str) -> tuple[str, object]:
     """Return the name and value in `--option name=value`."""
     name, equals, text = given.partition("=")
     if not equals:

@@ -128,7 +128,7 @@ def code(found: Recommendation) -> Iterator[str]:
         yield f"# warm-up: {percent(found.warmup)} of the steps; with --total-samples the schedule too"
 
 
-def _rounded(value: object) -> Any:
+def _rounded(value: object) -> object:
     """Return a setting with six digits."""
     if isinstance(value, tuple):
         return tuple(map(_rounded, value))

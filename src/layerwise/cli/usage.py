@@ -30,7 +30,7 @@ def in_one_line(problem: Any) -> str:
 def read(kind: type, check: Check) -> dict[str, Any]:
     """Return the parser of an option or argument that is a number."""
 
-    def parse(text: object) -> Any:
+    def parse(text: object) -> object:
         try:
             return check.convert(kind(text))
         except (ValueError, Refused):
@@ -60,7 +60,7 @@ def one_of(what: str, names: Callable[[], Iterable[str]], listed: str = "") -> d
     `listed` tells where to find all of them, if a message cannot show them.
     """
 
-    def check(value: Any) -> Any:
+    def check(value: Any) -> object:
         if isinstance(value, (list, tuple)):
             return [known(what, one, list(names()), listed) for one in value]
         return value if value is None else known(what, value, list(names()), listed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def _table(source: object) -> Path:
     return Path(found)
 
 
-def _ratios(table: Path) -> tuple[list[int], list[str], Any]:
+def _ratios(table: Path) -> tuple[list[int], list[str], np.ndarray]:
     """Return the steps, the layers from the first to the last, and an array of their ratios."""
     found: dict[str, dict[int, list[float]]] = {}
     for row in rows_of(table):
@@ -59,7 +59,7 @@ def _ratios(table: Path) -> tuple[list[int], list[str], Any]:
     return steps, list(found), np.array(ratios)
 
 
-def _draw(figure: Figure, steps: list[int], names: list[str], ratios: Any) -> None:
+def _draw(figure: Figure, steps: list[int], names: list[str], ratios: np.ndarray) -> None:
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import MaxNLocator
 

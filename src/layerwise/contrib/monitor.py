@@ -14,7 +14,9 @@ from layerwise.contrib.records import Record, Table, writing_to
 from layerwise.engines.measurements import clipped
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.options import checks
+from layerwise.options.settings import Hyper
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.groups._members import Group
 from layerwise.torch.step._prepared import counts
 from layerwise.torch.step._stepper import stepper_of
 
@@ -102,7 +104,7 @@ def _muted(optimizer: Optimizer) -> bool:
 
 def _record(optimizer: Optimizer) -> Record:
     members = stepper_of(optimizer).members
-    settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
+    settings: dict[Tensor, tuple[Hyper, Group]] = {
         p: (stepper_of(optimizer).settings_of(group).h, group)
         for i, group in enumerate(optimizer.param_groups)
         for p in (*group["params"], *chain.from_iterable(members.buffers[i : i + 1]))  # or has left it meanwhile

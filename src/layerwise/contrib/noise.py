@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod
 
 import torch
@@ -39,6 +39,9 @@ from layerwise.torch.sharding._agreement import reduced
 from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _checks
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 Norm = tuple[Tensor, int]  # the local part of a tensor, and the number of its parts
 BATCH = "Pass the number of examples in each micro-batch on each process; skip smaller ones."
@@ -99,7 +102,7 @@ class NoiseScale:
         self._ranks = 1 if self._axis is None else len(self._axis.ranks)
         self._replicas = _replicas(replicas, self._ranks)
         self._average = dict.fromkeys(KEYS, 0.0)
-        self._hooks: list[Any] = []
+        self._hooks: list[RemovableHandle] = []
         self._hooked: dict[int, Tensor] = {}
         self.discard()
         self._listen(model)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from layerwise.contrib._files import PATH_ERRORS, printable, replace_text
+from layerwise.engines import Stats
 from layerwise.errors import HyperparameterError, sentence
+from layerwise.rules.asks import Array
 
-Ways = Mapping[str, Callable[[Any], Any]]
+Ways = Mapping[str, Callable[[Array], Array]]
 
 QUANTITIES = ("trust_ratio", "weight_norm", "update_norm", "update_rms")
 COLUMNS = ("step", "name", "block", *QUANTITIES, "clipped")
 OVER_BLOCKS: Ways = {"min": np.min, "median": np.median, "max": np.max}
-Record = Mapping[str, Mapping[str, Any]]  # by parameter and quantity: numbers, or arrays of one per block
+Record = Mapping[str, Stats]  # by parameter and quantity: numbers, or arrays of one per block
 Write = Callable[[int, Record], None]
 
 
@@ -57,7 +58,7 @@ def _as_table(path: Path) -> Path:
     return path
 
 
-def _to_tensorboard(add_scalar: Callable[..., Any]) -> Write:
+def _to_tensorboard(add_scalar: Callable[..., object]) -> Write:
     def write(step: int, record: Record) -> None:
         for tag, x in scalars(record).items():
             add_scalar(tag, x, step)
@@ -65,7 +66,7 @@ def _to_tensorboard(add_scalar: Callable[..., Any]) -> Write:
     return write
 
 
-def _to_log(log: Callable[..., Any]) -> Write:
+def _to_log(log: Callable[..., None]) -> Write:
     # The step is one of the numbers: the run's own count belongs to its other logging.
     return lambda step, record: log({"optimizer_step": step, **scalars(record)})
 
@@ -82,7 +83,7 @@ def scalars(record: Record) -> dict[str, float]:
     return found | _named("clipped", {"share": np.mean}, clipped)
 
 
-def _named(tag: str, ways: Ways, x: Any) -> dict[str, float]:
+def _named(tag: str, ways: Ways, x: Array) -> dict[str, float]:
     here = x[~np.isnan(x)]  # blocks on other processes are unknown
     return {f"{tag}/{way}": float(of(here)) for way, of in ways.items()} if here.size else {}
 
@@ -109,7 +110,7 @@ class Table:
         replace_text(self.path, _as_csv([COLUMNS, *(list(row.values()) for row in before)]))
 
 
-def _rows(step: int, record: Record) -> Iterator[list[Any]]:
+def _rows(step: int, record: Record) -> Iterator[list[object]]:
     for name, measured in record.items():
         blocked = np.ndim(measured["trust_ratio"]) > 0
         columns = [np.ravel(measured[key]).tolist() if key in measured else None for key in COLUMNS[3:]]
@@ -118,7 +119,7 @@ def _rows(step: int, record: Record) -> Iterator[list[Any]]:
                 yield [step, name, i if blocked else "", *("" if x is None else x[i] for x in columns)]
 
 
-def _as_csv(rows: Any) -> str:
+def _as_csv(rows: Iterable[Iterable[object]]) -> str:
     text = StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
+import optax
 
 from layerwise.catalog.registry import ENTRIES
 from layerwise.convert._kept import Kept, Wanted, numbers_of, one_count
 from layerwise.errors import StateError
 from layerwise.jax._forms import RULES, begun, filled_in, held_of, in_numbers, own_of, parts_of
 from layerwise.jax._trees import of_state, parameters
+from layerwise.jax._types import Tree
+from layerwise.rules.asks import Array
 
 NAMES = {id(entry.rule): name for name, entry in ENTRIES.items()}
 
@@ -19,7 +21,7 @@ NAMES = {id(entry.rule): name for name, entry in ENTRIES.items()}
 class Ours:
     """A transformation with its parameters."""
 
-    def __init__(self, transform: Any, state: Any, params: Any) -> None:
+    def __init__(self, transform: optax.GradientTransformation, state: Tree, params: Tree) -> None:
         self.state, self.leaves = state, parameters(params)
         self.whole = begun(transform, params)
         made = getattr(transform.init, "__self__", None)
@@ -40,7 +42,7 @@ class Ours:
             found[leaf] = self.of.kept(int(own.count), tuple(p.shape), fields)
         return found
 
-    def write(self, kept: Mapping[str, Kept]) -> Any:
+    def write(self, kept: Mapping[str, Kept]) -> object:
         names, count = self.leaves.names, one_count(kept, self.leaves.names)
         parts = parts_of(own_of(self.whole))
         trees = {
@@ -55,5 +57,5 @@ class Ours:
         return filled_in(self.whole, self.leaves, count, trees, held_of(self.whole, self.leaves))
 
 
-def _array(x: Any) -> Any:
+def _array(x: Array) -> Array:
     return None if x is None else jnp.asarray(x)

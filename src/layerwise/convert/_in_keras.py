@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+import keras
 import numpy as np
 from keras import backend, ops
 
-from layerwise.convert._kept import Kept, Wanted, check_fields, numbers_of, one_count
+from layerwise.convert._kept import Fields, Kept, Wanted, check_fields, numbers_of, one_count
 from layerwise.errors import StateError
+from layerwise.rules.asks import Array
 
-Parts = dict[str, Any]  # Keras's variables by field
+Parts = dict[str, keras.Variable]  # Keras's variables by field
 
 
-def _numbers(variable: Any) -> Any:
+def _numbers(variable: keras.Variable) -> np.ndarray:
     x = ops.convert_to_tensor(variable)
     return numbers_of(ops.convert_to_numpy(x if _dtype(x) == "float64" else ops.cast(x, "float32")))
 
 
-def _dtype(x: Any) -> str:
+def _dtype(x: Array) -> str:
     return str(backend.standardize_dtype(x.dtype))
 
 
 class Built:
     """An optimizer whose state exists."""
 
-    def __init__(self, optimizer: Any, params: Any) -> None:
+    def __init__(self, optimizer: keras.optimizers.Optimizer, params: object) -> None:
         if not optimizer.built:
             raise StateError("the optimizer has no variables yet. Call optimizer.build(model.trainable_variables).")
         self.optimizer = optimizer
 
-    def tensors(self) -> Iterator[tuple[Any, Wanted, Parts]]:
+    def tensors(self) -> Iterator[tuple[keras.Variable, Wanted, Parts]]:
         """Yield each variable, the optimizer that steps it, and the variables of its state."""
         raise NotImplementedError
 
@@ -46,7 +47,7 @@ class Built:
             found[variable.path] = wanted.kept(step, tuple(variable.shape), fields)
         return found
 
-    def write(self, kept: Mapping[str, Kept]) -> Any:
+    def write(self, kept: Mapping[str, Kept]) -> object:
         step, new = one_count(kept, self.wanted()), []
         for variable, wanted, parts in self.tensors():
             fields = self.to_theirs(wanted.rule, dict(kept[variable.path].fields))
@@ -57,11 +58,11 @@ class Built:
         self.optimizer._iterations.assign(step * (self.optimizer.gradient_accumulation_steps or 1))
         return self.optimizer
 
-    def to_ours(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_ours(self, rule: str, fields: Fields) -> Fields:
         """Return the values of our fields."""
         return fields
 
-    def to_theirs(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, rule: str, fields: Fields) -> Fields:
         """Return the values of this optimizer's fields."""
         return fields
 
@@ -69,7 +70,7 @@ class Built:
 class Ours(Built):
     """An optimizer of `layerwise.keras`."""
 
-    def tensors(self) -> Iterator[tuple[Any, Wanted, Parts]]:
+    def tensors(self) -> Iterator[tuple[keras.Variable, Wanted, Parts]]:
         opt = self.optimizer
         for i, variable in enumerate(opt._trainable_variables):
             rule, piece = opt._rule_of(opt._is_rest[i]), opt._pieces[i]
@@ -103,7 +104,7 @@ class Theirs(Built):
         super().__init__(optimizer, params)
         self.kind = kinds[0]
 
-    def tensors(self) -> Iterator[tuple[Any, Wanted, Parts]]:
+    def tensors(self) -> Iterator[tuple[keras.Variable, Wanted, Parts]]:
         rule, lists = FIELDS[self.kind]
         for i, variable in enumerate(self.optimizer._trainable_variables):
             parts = {field: x[i] for field, name in lists.items() if (x := getattr(self.optimizer, name))}
@@ -115,13 +116,13 @@ class Theirs(Built):
             else:
                 yield variable, Wanted.of(rule, PLAIN), parts
 
-    def to_ours(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_ours(self, rule: str, fields: Fields) -> Fields:
         return {field: self._changed(rule, field, x, 1) for field, x in fields.items()}
 
-    def to_theirs(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, rule: str, fields: Fields) -> Fields:
         return {field: self._changed(rule, field, x, -1) for field, x in fields.items()}
 
-    def _changed(self, rule: str, field: str, x: Any, way: int) -> Any:
+    def _changed(self, rule: str, field: str, x: Array, way: int) -> Array:
         """Convert a field from Keras to ours, or with way −1 from ours to Keras."""
         if field in ("exp_avg_sq_row", "exp_avg_sq_col"):  # Keras's lack the averaged dimension
             d = -1 if field.endswith("_row") else -2

@@ -9,20 +9,20 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from layerwise.convert._kept import Kept, Wanted, check_fields, numbers_of, one_count
+from layerwise.convert._kept import Fields, Kept, Wanted, check_fields, numbers_of, one_count
 from layerwise.errors import StateError
 
-Entries = dict[str, dict[str, Any]]  # arrays of MLX by field, by name
+Entries = dict[str, dict[str, mx.array]]  # arrays of MLX by field, by name
 
 
-def _numbers(x: mx.array) -> Any:
+def _numbers(x: mx.array) -> np.ndarray:
     return numbers_of(np.asarray(x if x.dtype == mx.float64 else x.astype(mx.float32)))
 
 
 class InTree:
     """An optimizer with a tree of states, structured like the tree of parameters."""
 
-    def __init__(self, optimizer: Any, params: Any) -> None:
+    def __init__(self, optimizer: Any, params: object) -> None:
         self.optimizer = optimizer
         if params is not None:
             optimizer.init(params)
@@ -52,7 +52,7 @@ class InTree:
             found[name] = self.of.kept(step, shape, fields)
         return found
 
-    def write(self, kept: Mapping[str, Kept]) -> Any:
+    def write(self, kept: Mapping[str, Kept]) -> object:
         entries = self.entries()
         step, new = one_count(kept, entries), {}
         for name, parts in entries.items():
@@ -66,11 +66,11 @@ class InTree:
         self.optimizer.state["step"] = mx.array(step, mx.uint64)
         return self.optimizer
 
-    def to_ours(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_ours(self, fields: Fields) -> Fields:
         """Return the values of our fields."""
         return fields
 
-    def to_theirs(self, fields: dict[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
+    def to_theirs(self, fields: Fields, parts: Mapping[str, mx.array]) -> Fields:
         """Return the values of this optimizer's fields, given ours."""
         return fields
 
@@ -78,7 +78,7 @@ class InTree:
 class Ours(InTree):
     """An optimizer of `layerwise.mlx`."""
 
-    def __init__(self, optimizer: Any, params: Any) -> None:
+    def __init__(self, optimizer: Any, params: object) -> None:
         super().__init__(optimizer, params)
         self.of = Wanted.of(optimizer._hyper.optimizer, optimizer._h)
 
@@ -98,7 +98,7 @@ FIELDS: Mapping[str, tuple[str, Mapping[str, str]]] = {  # of MLX's own: the rul
 class Theirs(InTree):
     """One of MLX's own optimizers."""
 
-    def __init__(self, optimizer: Any, params: Any) -> None:
+    def __init__(self, optimizer: Any, params: object) -> None:
         kinds = [one.__name__ for one in type(optimizer).__mro__]
         kind = kinds[0] if kinds[0] in FIELDS else next((one for one in kinds[1:] if one in FIELDS), None)
         if kind is None or "Adamax" in kinds:
@@ -108,13 +108,13 @@ class Theirs(InTree):
         self.of = Wanted.of(rule, {"maximize": False, **({"lr_in_momentum": True} if kind == "Adafactor" else {})})
         self.is_still = kind == "SGD" and not optimizer.momentum
 
-    def to_ours(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_ours(self, fields: Fields) -> Fields:
         if self.is_still:
             return {}
         found = {name: fields[theirs] for name, theirs in self.called.items() if theirs in fields}
         return {name: np.expand_dims(x, FACTORED[name]) if name in FACTORED else x for name, x in found.items()}
 
-    def to_theirs(self, fields: dict[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, fields: Fields, parts: Mapping[str, mx.array]) -> Fields:
         if self.is_still and not fields:
             return {field: _numbers(x) for field, x in parts.items()}
         squeezed = {name: np.squeeze(x, FACTORED[name]) if name in FACTORED else x for name, x in fields.items()}

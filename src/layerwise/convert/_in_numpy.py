@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from layerwise.convert._kept import Kept, Wanted, numbers_of
 from layerwise.core.slot import NamedState
 from layerwise.numpy._arrays import Arrays
+from layerwise.numpy._optimizer import Optimizer
 from layerwise.storage.weights import MASTER, REMAINDER
 
 
 class Ours:
     """An optimizer of named arrays."""
 
-    def __init__(self, optimizer: Any, params: Any) -> None:
+    def __init__(self, optimizer: Optimizer, params: object) -> None:
         self.optimizer = optimizer
         self.rule: str = optimizer._hyper.optimizer
 
@@ -32,10 +32,10 @@ class Ours:
             found[str(name)] = wanted.kept(slot.step, tuple(slot.shape), fields)
         return found
 
-    def write(self, kept: Mapping[str, Kept]) -> Any:
+    def write(self, kept: Mapping[str, Kept]) -> object:
         header = {key: x for key, x in self.optimizer.state_dict().items() if "/" not in key and key != "ids"}
         header["step"] = np.array(max((one.step for one in kept.values()), default=0))
-        entries: dict[str, Any] = {}
+        entries: dict[str, object] = {}
         for name, one in kept.items():
             entries |= {f"{name}/step": np.array(one.step), f"{name}/shape": np.array(one.shape, dtype=np.int64)}
             entries |= {f"{name}/{field}": x for field, x in one.fields.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle.base import dygraph
 
@@ -12,13 +13,14 @@ from layerwise.convert._kept import Kept, Wanted, numbers_of
 from layerwise.core.slot import Slot
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import shape_of
+from layerwise.rules.asks import Array
 from layerwise.storage.weights import MASTER, REMAINDER
 
 
 class Ours:
     """An optimizer of Paddle's parameters, by their names."""
 
-    def __init__(self, optimizer: Any, params: Any) -> None:
+    def __init__(self, optimizer: Any, params: object) -> None:
         self.optimizer = optimizer
         self.rule: str = optimizer._hyper.optimizer
         if optimizer._graph is None:
@@ -40,7 +42,7 @@ class Ours:
             found[name] = wanted[name].kept(slot.step, shapes[name], fields)
         return found
 
-    def write(self, kept: Mapping[str, Kept]) -> Any:
+    def write(self, kept: Mapping[str, Kept]) -> object:
         with dygraph.guard():
             slots = {
                 name: Slot({field: paddle.to_tensor(x) for field, x in one.fields.items()}, one.step, one.shape)
@@ -51,5 +53,5 @@ class Ours:
         return self.optimizer
 
 
-def _on_host(x: Any) -> Any:
+def _on_host(x: Array) -> np.ndarray:
     return numbers_of((x if x.dtype == paddle.float64 else paddle.cast(x, "float32")).numpy())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from layerwise.catalog.registry import ENTRIES
 from layerwise.convert._kept import Kept, Wanted, numbers_of
@@ -15,16 +17,17 @@ from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _origin
 from layerwise.torch.checkpoints._saving import restored
+from layerwise.torch.groups._members import Group
 
 
 class Ours:
     """An optimizer of named parameters."""
 
-    def __init__(self, optimizer: Any, params: Any) -> None:
+    def __init__(self, optimizer: Optimizer, params: object) -> None:
         self.optimizer = optimizer
         self.saved = optimizer.state_dict()
 
-    def _members(self) -> Iterator[tuple[str, Any, Any, Mapping[str, Any]]]:
+    def _members(self) -> Iterator[tuple[str, int, Tensor, Group]]:
         """Yield each name, its key in a state_dict, its parameter, and its group."""
         for group, own in zip(self.saved["param_groups"], self.optimizer.param_groups, strict=True):
             if "param_names" not in group:
@@ -32,7 +35,7 @@ class Ours:
             for row in zip(group["param_names"], group["params"], own["params"], strict=True):
                 yield (*row, group)
 
-    def _rule(self, group: Mapping[str, object]) -> str:
+    def _rule(self, group: Group) -> str:
         own = type(self.optimizer).__name__
         return own if own in ENTRIES else _origin.written_by(group) or own
 
@@ -49,7 +52,7 @@ class Ours:
                 found[name] = Wanted.of(self._rule(group), group).kept(step, tuple(p.shape), fields)
         return found
 
-    def write(self, kept: Mapping[str, Kept]) -> Any:
+    def write(self, kept: Mapping[str, Kept]) -> object:
         state = {}
         for name, key, _, _ in self._members():
             if name in kept:
@@ -59,6 +62,6 @@ class Ours:
         return self.optimizer
 
 
-def _on_host(x: Any) -> Any:
+def _on_host(x: Tensor) -> np.ndarray:
     x = x.detach().cpu()
     return numbers_of((x if x.dtype == torch.float64 else x.float()).numpy())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from layerwise.convert._kept import Axes, Names, turned, value_of
+from layerwise.convert._kept import Axes, Fields, Names, turned, value_of
 from layerwise.errors import StateError
 from layerwise.jax import Grouped
 from layerwise.jax._forms import begun, filled_in, held_of, in_numbers, own_of, parts_of
@@ -27,12 +27,20 @@ from layerwise.jax._of_optax import (
 )
 from layerwise.jax._storage import numbers
 from layerwise.jax._trees import Leaves, of_state, parameters
+from layerwise.jax._types import Array, Tree
 from layerwise.options.by_name import check_matched
 from layerwise.storage.coded import coded_of
 from layerwise.storage.weights import BESIDE
 
+if TYPE_CHECKING:
+    import optax
+    from torch import Tensor
+    from torch.optim.optimizer import Optimizer, StateDict
 
-def from_optax(state: Any, transform: Any, params: Any) -> Any:
+    from layerwise.torch.groups._members import Group, State
+
+
+def from_optax(state: Tree, transform: optax.GradientTransformation, params: Tree) -> Tree:
     """Return a state of our `transform` that continues where the optax optimizer of the same name left off.
 
     Either may be inside chains, partitions, masks and injected hyperparameters. A warning lists values that are not
@@ -48,14 +56,14 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
     if not found_in(whole, is_ours):
         raise StateError(f"the optimizer must be one of layerwise.jax, but its state is a {type(whole).__name__}.")
 
-    def fill(one: Any) -> Any:
+    def fill(one: Tree) -> Tree:
         if is_ours(one):
             return from_kinds(one, state, masked_like(one, params), used)
         if is_injected(one):
             return with_numbers(one, state)._replace(inner_state=filled(one.inner_state))
         return one
 
-    def filled(tree: object) -> Any:
+    def filled(tree: Tree) -> Tree:
         return jax.tree.map(fill, tree, is_leaf=lambda x: is_ours(x) or is_injected(x))
 
     made = filled(whole)
@@ -63,7 +71,7 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
     return made
 
 
-def to_optax(state: Any, transform: Any, params: Any) -> Any:
+def to_optax(state: Tree, transform: optax.GradientTransformation, params: Tree) -> Tree:
     """Return a state of optax's `transform` that continues where ours left off with `state`.
 
     Args:
@@ -75,19 +83,19 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
     if not ours:
         parts_of(state)  # raises an error
 
-    def fill(one: Any) -> Any:
+    def fill(one: Tree) -> Tree:
         if is_injected(one):
             return with_numbers(one, state)._replace(inner_state=filled(one.inner_state))
         return to_kind(one, ours, params) if is_kind(one) else one
 
-    def filled(tree: object) -> Any:
+    def filled(tree: Tree) -> Tree:
         return jax.tree.map(fill, tree, is_leaf=lambda x: is_kind(x) or is_injected(x))
 
     is_kind = is_one_of(*COUNTED, *KINDS)
     return filled(transform.init(params))
 
 
-def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
+def to_torch(state: Tree, params: Tree, optimizer: Optimizer, *, names: Names = None, axes: Axes = None) -> StateDict:
     """Return a state_dict with which an optimizer of `layerwise.torch` continues.
 
     Args:
@@ -104,7 +112,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     leaves, saved = parameters(params), optimizer.state_dict()
     own, held = own_of(state), held_of(state, leaves)
     columns = {part: of_state(leaves, name, getattr(own, name)) for part, name in parts_of(own).items()}
-    made: dict[Any, Any] = {}
+    made: dict[object, object] = {}
     for i, (leaf, name, key, order) in enumerate(_places(leaves, saved["param_groups"], names, axes)):
         if key is None:
             raise StateError(f"{leaf} would be named {name}, which the optimizer does not have. Pass names=…")
@@ -115,8 +123,13 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
 
 
 def from_torch(
-    state_dict: Mapping[str, Any], transform: Any, params: Any, *, names: Names = None, axes: Axes = None
-) -> Any:
+    state_dict: StateDict,
+    transform: optax.GradientTransformation,
+    params: Tree,
+    *,
+    names: Names = None,
+    axes: Axes = None,
+) -> Tree:
     """Return a state of our `transform` that continues from a state_dict of an optimizer of `layerwise.torch`.
 
     Args:
@@ -149,7 +162,7 @@ def from_torch(
     return filled_in(whole, leaves, max(counts, default=0), trees, [held for _, held in found])
 
 
-def stored_as(state: object, transform: object, params: object) -> Any:
+def stored_as(state: Tree, transform: optax.GradientTransformation, params: Tree) -> Tree:
     """Return a state of our `transform` with the contents of `state`, of the same optimizer, in other storage formats.
 
     Fields with the same format in both are copied bit by bit.
@@ -170,12 +183,12 @@ def stored_as(state: object, transform: object, params: object) -> Any:
 
 
 def _places(
-    leaves: Leaves, groups: Iterable[Mapping[str, Any]], names: Names, axes: Axes
-) -> Iterator[tuple[str, str, Any, tuple[int, ...] | None]]:
+    leaves: Leaves, groups: Iterable[Group], names: Names, axes: Axes
+) -> Iterator[tuple[str, str, int | None, tuple[int, ...] | None]]:
     """Yield each leaf, its name in PyTorch, its key in a state_dict if it has one, and the order of its dimensions."""
     for argument, given in (("names", names), ("axes", axes)):
         check_matched(argument, given if isinstance(given, Mapping) else (), leaves.names, exact=True)
-    keys: dict[str, Any] = {}
+    keys: dict[str, int] = {}
     for group in groups:
         if "param_names" not in group:
             raise StateError("its parameters have no names. Create the optimizer from model.named_parameters().")
@@ -186,7 +199,7 @@ def _places(
         yield leaf, name, keys.get(name), None if order is None else tuple(order)
 
 
-def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]:
+def _for_torch(parts: Mapping[str, Array], held: Array, axes: Sequence[int] | None) -> Fields:
     """Return one parameter's state for PyTorch: as stored, or as numbers if its dimensions change places."""
     found = {one.key: np.asarray(held) for one in BESIDE.values() if held is not None and held.dtype == one.dtype}
     for part, x in parts.items():
@@ -198,7 +211,7 @@ def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]
     return turned(found, axes)
 
 
-def _read_torch(one: Mapping[str, object], axes: object) -> tuple[dict[str, Any], Any]:
+def _read_torch(one: State, axes: Any) -> tuple[Fields, Array]:
     """Return one parameter's state of PyTorch under the rule's names, and the companion of its weights.
 
     Groups stay groups if dimensions keep their places.
@@ -213,6 +226,6 @@ def _read_torch(one: Mapping[str, object], axes: object) -> tuple[dict[str, Any]
     return parts, parts[beside[0]] if beside else None
 
 
-def _on_host(x: Any) -> Any:
+def _on_host(x: Tensor) -> Array:
     x = x.detach().cpu()
     return x.double().numpy() if x.is_floating_point() else x.numpy()

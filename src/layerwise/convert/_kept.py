@@ -9,6 +9,7 @@ import numpy as np
 
 from layerwise.errors import StateError
 from layerwise.options.by_name import check_matched, few
+from layerwise.rules.asks import Array
 
 Names = Mapping[str, str] | Callable[[str], str] | None
 """Names in the target by name here: a mapping, or a function of the name."""
@@ -17,6 +18,7 @@ Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | Non
 Shape = tuple[int, ...]
 # Options that change the meaning of the same fields, and their values in rules without such an option.
 MEANING = ("grad_averaging", "lr_in_momentum", "maximize", "normalize")
+Fields = dict[str, np.ndarray]  # of a state, by name
 IMPLIED = {"AdamW": {"grad_averaging": True}, "SGD": {"lr_in_momentum": False}}
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
@@ -28,18 +30,18 @@ class Kept(NamedTuple):
     rule: str  # "Lamb", or "AdamW" for LAMB without its ratio
     step: int
     shape: Shape
-    fields: Mapping[str, Any]
-    meaning: Mapping[str, Any] = {}
+    fields: Mapping[str, np.ndarray]
+    meaning: Mapping[str, object] = {}
 
 
 class Wanted(NamedTuple):
     """The fields that an optimizer has for one tensor."""
 
     rule: str
-    meaning: Mapping[str, Any] = {}
+    meaning: Mapping[str, object] = {}
 
     @classmethod
-    def of(cls, rule: str, h: Any) -> Wanted:
+    def of(cls, rule: str, h: object) -> Wanted:
         """Return the fields that a rule with these options, from a group or an object, has."""
         names = (*MEANING, "adapt", "keep_norm")
         options = h if isinstance(h, Mapping) else {name: getattr(h, name) for name in names if hasattr(h, name)}
@@ -48,12 +50,12 @@ class Wanted(NamedTuple):
         own = {name: options[name] for name in MEANING if name in options}
         return cls(rule, {**IMPLIED.get(rule, {}), **own})
 
-    def kept(self, step: int, shape: Shape, fields: Mapping[str, object]) -> Kept:
+    def kept(self, step: int, shape: Shape, fields: Mapping[str, np.ndarray]) -> Kept:
         """Return the state."""
         return Kept(self.rule, step, shape, fields, self.meaning)
 
 
-def numbers_of(x: Any) -> Any:
+def numbers_of(x: Array) -> np.ndarray:
     """Return an array with numbers of at least float32."""
     found = np.asarray(x)
     return found.astype(np.float64 if found.dtype == np.float64 else np.float32)
@@ -64,7 +66,7 @@ def value_of(given: Any, name: str) -> Any:
     return given(name) if callable(given) else (given or {}).get(name)
 
 
-def turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:
+def turned(parts: Fields, axes: Sequence[int] | None) -> Fields:
     """Return the parts with their dimensions in another order. Rows become columns if the two change places."""
     if axes is None:
         return parts
@@ -136,7 +138,7 @@ def one_count(kept: Mapping[str, Kept], wanted: Iterable[str]) -> int:
     return counts[0] if counts else 0
 
 
-def check_fields(name: str, shapes: Mapping[str, Shape], found: Mapping[str, Any]) -> None:
+def check_fields(name: str, shapes: Mapping[str, Shape], found: Mapping[str, np.ndarray]) -> None:
     """Raise unless the fields are those of these shapes."""
     has = {field: tuple(x.shape) for field, x in found.items()}
     if has != dict(shapes):

@@ -22,7 +22,7 @@ class Side(Protocol):
     def read(self) -> dict[str, Kept]:
         """Return the state."""
 
-    def write(self, kept: Mapping[str, Kept]) -> Any:
+    def write(self, kept: Mapping[str, Kept]) -> object:
         """Load a state, or raise and change nothing."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from layerwise.catalog.hidden import is_vector, is_whole
 from layerwise.core.first_step import FirstStep
@@ -56,7 +56,7 @@ class Api(Protocol):
     def has_blocks(self) -> bool:
         """True if blocks were given, possibly for other tensors."""
 
-    def kinds(self, due: Due) -> Hashable:
+    def kinds(self, due: Due) -> object:
         """Return the objects that a prepared step depends on, besides those that engines check themselves."""
 
     def planned(self, due: Due) -> list[Planned]:
@@ -96,7 +96,7 @@ class Slots:
 
     def __init__(self, lib: Library) -> None:
         self.lib = lib
-        self.slots: dict[Name, Slot] = {}
+        self.slots: dict[Any, Slot] = {}
         self.furthest = 0  # the largest step count of a tensor
         self.skipped = 0
         self._steps: dict[Hashable, SlotStep] = {}  # by the names of the tensors, the last taken at the end
@@ -109,7 +109,7 @@ class Slots:
         """Throw all prepared steps away, and with them their arrays."""
         self._steps.clear()
 
-    def begin(self, slots: dict[Name, Slot]) -> None:
+    def begin(self, slots: dict[Any, Slot]) -> None:
         """Continue with these slots in place of the present ones."""
         self.slots = slots
         self.forget()
@@ -121,7 +121,7 @@ class Slots:
         self.furthest = 0 if name is None else self.furthest
         self.begin({one: slot for one, slot in self.slots.items() if name not in (None, one)})
 
-    def stats(self) -> dict[Name, dict[str, Array]]:
+    def stats(self) -> dict[Any, dict[str, Array]]:
         """Return the measurements of each tensor's last step."""
         last = {name: slot.last for name, slot in self.slots.items() if slot.last is not None}
         stats = {id(result): result.stats() for result in {id(result): result for result, _ in last.values()}.values()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from layerwise.jax._types import Array, Dtype
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
+from layerwise.storage.library import Bits
 
 
 class Words:
@@ -39,8 +40,8 @@ def _unsigned(x: Array) -> Array:
     return x.astype(jnp.uint32) if x.dtype != jnp.int32 else jax.lax.bitcast_convert_type(x, jnp.uint32)
 
 
-def _operator(name: str, compares: bool) -> Any:
-    def operator(self: Words, other: Array) -> Any:
+def _operator(name: str, compares: bool) -> Callable[[Words, Array], Array]:
+    def operator(self: Words, other: Array) -> Array:
         found = getattr(jnp.asarray(self.array), name)(_plain(other))
         return found if compares else Words(found)
 
@@ -101,11 +102,11 @@ def _step(t: Array) -> tuple[Array, Array]:
     return Words(t.astype(jnp.uint32)), Words(upper.astype(jnp.uint32))
 
 
-def _indices(index: Index, like: Array) -> tuple[Any, int]:
+def _indices(index: Index, like: Array) -> tuple[Array, int]:
     """Return the numbers of an index, which are below 2^32. If they are used at once, XLA stores nothing."""
-    found: Any = Words(jnp.full(index.shape, 0, jnp.uint32))
+    found: Array = Words(jnp.full(index.shape, 0, jnp.uint32))
     for d, stride in enumerate(index.strides):
-        along: Any = Words(jax.lax.broadcasted_iota(jnp.uint32, index.shape, d))
+        along: Array = Words(jax.lax.broadcasted_iota(jnp.uint32, index.shape, d))
         found = found + along * stride
     return found + index.offset, 0
 
@@ -122,7 +123,7 @@ def rounded(x: Array, dtype: Dtype) -> Array:
     return jax.lax.bitcast_convert_type(jnp.where(x == x, upper, np.uint16(0x7FC0)), jnp.bfloat16)
 
 
-BITS: Any = SimpleNamespace(
+BITS: Bits = SimpleNamespace(
     xp=Namespace(),
     word=lambda x: x & WORD if isinstance(x, int) else x,
     integers=_integers,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from layerwise.jax._recompute import Running
 from layerwise.jax._storage import Shape, Unread, numbers
 from layerwise.jax._types import Array, Dtype
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Sum, Whole
+from layerwise.rules.asks import Asking, Functions, Gram, ModelSum, Now, Request, Stepped, Sum, Whole
 
 # The number of entries from which a tensor's intermediate results are recomputed instead of kept.
 LARGE = 1 << 16
@@ -42,7 +41,7 @@ class Task:
     dtype: Dtype  # of the arithmetic
     cut: Cut = ()
 
-    def start(self, xp: Any) -> Asking[Stepped]:
+    def start(self, xp: Functions) -> Asking[Stepped]:
         p, g, *state = (None if x is None else self._read(x) for x in self.arrays)
         asking: Asking[Stepped] = self.rule.step(xp, p, g, self.rule.State(*state), self.h, self.now)
         return asking
@@ -52,18 +51,18 @@ class Task:
         # The second moments of complex parameters are real.
         return x.astype(self.dtype if jnp.iscomplexobj(x) else real(self.dtype))
 
-    def dims_of(self, request: Any) -> Shape:
+    def dims_of(self, request: Request) -> Shape:
         """Return the dimensions that a request runs over."""
         return dims_of(request, len(self.shape), self.block_dims)
 
-    def axes_of(self, request: object) -> Axes:
+    def axes_of(self, request: Request) -> Axes:
         """Return the axes of the mesh over which a request adds up."""
         if isinstance(request, Whole):
             return ()
         cuts = (axes for d in self.dims_of(request) for axes in self.cut[d : d + 1])
         return tuple(sorted({axis for axes in cuts for axis in axes}))
 
-    def entries(self, request: object) -> int:
+    def entries(self, request: Request) -> int:
         """Return the number of entries that a request runs over: of the tensor, or of each of its blocks."""
         return prod(self.shape[d] for d in self.dims_of(request)) * prod(map(size, self.axes_of(request)))
 
@@ -74,7 +73,7 @@ class Task:
             return False
         return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.arrays, self.now)))
 
-    def measured(self, stepped: Stepped) -> dict[str, Any]:
+    def measured(self, stepped: Stepped) -> dict[str, Array]:
         """Return the measurements of a step, with one number for each block."""
         blocks, dtype = prod(self.shape[d] for d in self.block_dims), real(self.dtype)
         each = {key: jnp.ravel(jnp.asarray(x, dtype)) for key, x in stepped.stats.items()}
@@ -83,7 +82,7 @@ class Task:
 
 
 Place = tuple[int, int]  # a task, and one of its requests
-Round = dict[int, Any]  # the pending requests of each task
+Round = dict[int, tuple[Request, ...]]  # the pending requests of each task
 
 
 def driven(tasks: Sequence[Task]) -> list[Stepped]:
@@ -94,7 +93,7 @@ def driven(tasks: Sequence[Task]) -> list[Stepped]:
     """
     rules = [Running(task, i) for i, task in enumerate(tasks)]
     done: dict[int, Stepped] = {}
-    answers: dict[int, Any] = dict.fromkeys(range(len(tasks)))
+    answers: dict[int, tuple[Array, ...] | None] = dict.fromkeys(range(len(tasks)))
     while answers:
         requests: Round = {}
         for i, answer in answers.items():
@@ -110,7 +109,7 @@ def driven(tasks: Sequence[Task]) -> list[Stepped]:
     return [done[i] for i in range(len(tasks))]
 
 
-def _partial_sum(task: Task, request: Any) -> Array:
+def _partial_sum(task: Task, request: Request) -> Array:
     if isinstance(request, (*PLAIN, Gram)):
         return partial_sum(jnp, request, task.dims_of(request))
     goes_on = isinstance(request, ModelSum) or task.axes_of(request)
@@ -130,20 +129,20 @@ def _cuts(task: Task, request: Whole) -> list[tuple[int, Axes]]:
     return [(d, task.cut[d]) for d in sorted(request.kept + request.summed) if task.cut and task.cut[d]]
 
 
-def _brought(x: Array, cuts: Sequence[tuple[int, Axes]]) -> Any:
+def _brought(x: Array, cuts: Sequence[tuple[int, Axes]]) -> Array:
     for d, axes in cuts:
         x = jax.lax.all_gather(x, axes, axis=d, tiled=True)
     return x
 
 
-def _taken(x: Array, shape: Shape, cuts: Sequence[tuple[int, Axes]]) -> Any:
+def _taken(x: Array, shape: Shape, cuts: Sequence[tuple[int, Axes]]) -> Array:
     for d, axes in cuts:
         x = jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(axes) * shape[d], shape[d], d)
     return x
 
 
-def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> dict[Place, Any]:
-    by_axes: dict[Axes, dict[Place, Any]] = {}
+def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Array]) -> dict[Place, Array]:
+    by_axes: dict[Axes, dict[Place, Array]] = {}
     for (i, k), value in sums.items():
         by_axes.setdefault(tasks[i].axes_of(requests[i][k]), {})[i, k] = value
     for axes, values in by_axes.items():
@@ -151,22 +150,22 @@ def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> d
     return sums
 
 
-def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Any]) -> dict[int, Any]:
+def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Array]) -> dict[int, tuple[Array, ...] | None]:
     of_model = [
         jax.tree.map(lambda x: jnp.reshape(x, ()), total)  # tensors of any number of dimensions are added to it
         for (i, k), total in totals.items()
         if isinstance(requests[i][k], ModelSum)
     ]
-    model: Any = sum(of_model[1:], of_model[0]) if of_model else None
+    model: Array = sum(of_model[1:], of_model[0]) if of_model else None
 
-    def answer(i: int, k: int, request: object) -> Array:
+    def answer(i: int, k: int, request: Request) -> Array:
         total, n = model if isinstance(request, ModelSum) else totals[i, k], _divisor(tasks[i], request)
         return total if n == 1 or isinstance(total, Root) else total / n
 
     return {i: tuple(answer(i, k, one) for k, one in enumerate(own)) for i, own in requests.items()}
 
 
-def _divisor(task: Task, request: object) -> int:
+def _divisor(task: Task, request: Request) -> int:
     return max(1, task.entries(request)) if isinstance(request, MEANS) else 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,6 @@ def arithmetic(dtype: Dtype) -> Dtype:
     return together(dtype, jnp.float32)
 
 
-def mixing(arrays: Iterable[object]) -> AbstractContextManager[Any]:
+def mixing(arrays: Iterable[object]) -> AbstractContextManager[object]:
     """Return the context of steps of these parameters: complex and real numbers are combined, which must be allowed."""
     return jax.numpy_dtype_promotion("standard") if any(map(jnp.iscomplexobj, arrays)) else nullcontext()

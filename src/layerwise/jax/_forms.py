@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,10 @@ from layerwise.jax._bits import rounded
 from layerwise.jax._storage import Grouped, MasterState, numbers, stored
 from layerwise.jax._trees import Leaves, of_state
 from layerwise.jax._types import Array, Tree
+from layerwise.rules.asks import Shape
+
+if TYPE_CHECKING:
+    import optax
 
 
 def in_numbers(state: Tree, leaves: Leaves) -> Tree:
@@ -25,7 +29,7 @@ def in_numbers(state: Tree, leaves: Leaves) -> Tree:
     return state._replace(**{part: leaves.like([*map(numbers, each)]) for part, each in grouped.items()})
 
 
-def _shape(x: Array) -> Any:
+def _shape(x: Array) -> Shape | None:
     return None if x is None else tuple(np.shape(x.codes if isinstance(x, Grouped) else x))
 
 
@@ -42,7 +46,7 @@ def _in_form(given: Array, like: Array) -> Array:
     return Grouped(*map(_placed, given, like))
 
 
-def _weights_in_form(p: Array, wanted: Any, held: Array) -> Array:
+def _weights_in_form(p: Array, wanted: Array, held: Array) -> Array:
     """Return the companions of weights in the wanted format."""
     if wanted is None or held is None:
         return wanted
@@ -70,7 +74,7 @@ def held_of(state: Tree, leaves: Leaves) -> list[Array]:
     return of_state(leaves, "weights", state.weights if isinstance(state, MasterState) else None)
 
 
-def begun(transform: Any, params: Tree) -> Tree:
+def begun(transform: optax.GradientTransformation, params: Tree) -> Tree:
     """Return the initial state, which shows the wanted format."""
     whole = transform.init(params)
     if type(own_of(whole)) not in RULES:

@@ -14,10 +14,11 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.jax._mesh import axes_of
 from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Transformation
-from layerwise.jax._types import Dtype
+from layerwise.jax._types import Dtype, Tree
 from layerwise.options.checks import FLAG, Check, number
 from layerwise.options.names import OPTAX, is_pair, pair
 from layerwise.options.settings import Hyper
+from layerwise.options.values import Scalar
 from layerwise.rules.adafactor import EPS1, Adafactor
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
 
@@ -25,7 +26,7 @@ Rate = float | jax.Array | Callable[[Any], Any]
 """A number, also a traced one, or a schedule: a function of the count of steps taken, as in optax."""
 Number = float | jax.Array
 """A number, possibly traced."""
-ByLeaf = Any
+ByLeaf = Tree
 """A value for every parameter, a tree of values like the parameters, a prefix of such a tree, or a function of the
 parameters that returns one.
 """
@@ -33,7 +34,7 @@ OF_EPS = "Pass a number such as eps=1e-30, or (eps1, eps2)."
 OF_RATE = "Pass a number such as 0.8; 1 − t^−0.8 is beta2."
 
 
-def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
+def make(name: str, state: type, given: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
     """Return the transformation of the rule of this name; `given` has every argument by name."""
     _, rule, h = ENTRIES[name]
     checked = options(h, _by_option(h, given), OPTAX.in_messages(h))
@@ -64,7 +65,7 @@ def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
 # ---- arguments of optax with another name or form
 
 
-def _by_option(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
+def _by_option(h: type[Hyper], given: dict[str, Any]) -> dict[str, object]:
     """Return the options of a rule, by their own names, from optax's arguments, which may have another form."""
     found = {
         option: pair(h, option, names, given, is_traced) if is_pair(names) else given[names[0]]
@@ -74,24 +75,24 @@ def _by_option(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
     return {**given, **found, **adjusted}
 
 
-def _lars(given: dict[str, Any]) -> dict[str, Any]:
+def _lars(given: dict[str, Any]) -> dict[str, object]:
     momentum, nesterov = given["momentum"], given["nesterov"]
     still = nesterov is True and not is_traced(momentum) and momentum in (0, None)
     return {"nesterov": False if still else nesterov}  # without momentum both are the same, and optax allows it
 
 
-def _sgd(given: dict[str, Any]) -> dict[str, Any]:
+def _sgd(given: dict[str, Any]) -> dict[str, object]:
     momentum = 0.0 if given["momentum"] is None else given["momentum"]
     none = not is_traced(momentum) and momentum == 0
     stored = None if none else _dtype_name(given["accumulator_dtype"], "accumulator_dtype")
     return {**_lars(given), "momentum": momentum, "momentum_dtype": stored}
 
 
-def _adamw(given: dict[str, Any]) -> dict[str, Any]:
+def _adamw(given: dict[str, Any]) -> dict[str, object]:
     return {"momentum_dtype": _dtype_name(given["mu_dtype"], "mu_dtype")}
 
 
-def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
+def _adafactor(given: dict[str, Any]) -> dict[str, object]:
     lr, relative = given["learning_rate"], given["relative_step"]
     if lr is not None and relative is True:
         way_out = (
@@ -110,16 +111,16 @@ def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked(check: Check, argument: str, value: object, way_out: str) -> Any:
+def _checked(check: Check, argument: str, value: object, way_out: str) -> Scalar:
     return value if is_traced(value) else check(argument, value, way_out)
 
 
-def _dtype_name(dtype: Dtype, argument: str) -> Any:
+def _dtype_name(dtype: Dtype, argument: str) -> object:
     # inject_hyperparams takes a dtype for a schedule, because it is callable, and passes the dtype's result.
     return Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), argument)
 
 
-ADJUSTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+ADJUSTED: dict[str, Callable[[dict[str, Any]], dict[str, object]]] = {
     "Adafactor": _adafactor,
     "AdamW": _adamw,
     "Lars": _lars,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +46,7 @@ def from_kinds(whole: Tree, state: Tree, params: Tree, used: list[int]) -> Tree:
     ours, leaves = own_of(whole), parameters(params)
     if type(ours) not in OF_OPTAX:
         raise StateError(f"no optax optimizer has state that a {type(ours).__name__} could be converted to.")
-    trees: dict[str, Any] = {}
+    trees: dict[str, Tree] = {}
     counts = []
     for name in OF_OPTAX[type(ours)]:
         parts, turned = KINDS[name]
@@ -114,7 +113,7 @@ def say_what_is_lost(state: Tree, used: Sequence[int], injected: bool) -> None:
         warn(f"not converted, because this optimizer has no such state: {', '.join(lost[:5])}{more}.")
 
 
-def _moments(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Any]:
+def _moments(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Tree]:
     return given.mu, jax.tree.map(_shaped, wanted.nu, jax.tree.map(jnp.real, given.nu))
 
 
@@ -123,12 +122,12 @@ def _shaped(like: Tree, x: Array) -> Array:
     return jnp.reshape(x, jnp.shape(like)) if jnp.size(x) == jnp.size(like) == 1 else x
 
 
-def _trace(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Any]:
+def _trace(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Tree]:
     added = isinstance(given, LarsState) or isinstance(wanted, LarsState)  # in optax, it is the mean of added values
     return [jax.tree.map(jnp.negative, given.trace) if added else given.trace]
 
 
-def _factored(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Any]:
+def _factored(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Tree]:
     to_ours = isinstance(wanted, AdafactorState)
     columns = [of_state(leaves, part, getattr(one, part)) for one in (wanted, given) for part in FACTORED]
     shapes = [tuple(p.shape) for p in leaves.arrays]
@@ -137,7 +136,7 @@ def _factored(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Any]:
 
 
 def _turned_means(
-    shape: Sequence[int], wanted: Sequence[Array], given: Sequence[Any], to_ours: bool
+    shape: Sequence[int], wanted: Sequence[Array], given: Sequence[Array], to_ours: bool
 ) -> tuple[Array, ...]:
     """Convert between optax's v_row, v_col and v, which lack the averaged dimension, and ours."""
     if (wanted if to_ours else given)[0] is None:
@@ -156,7 +155,7 @@ LION, MUON = "ScaleByLionState", "MuonState"
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
 FACTORED = ("v_row", "v_col", "v")
 # For each kind of optax's state: its fields, which have the same names in ours, and the conversions both ways.
-KINDS: dict[str, tuple[tuple[str, ...], Callable[[Any, Any, Leaves], Iterable[Any]]]] = {
+KINDS: dict[str, tuple[tuple[str, ...], Callable[[Tree, Tree, Leaves], Iterable[Tree]]]] = {
     **dict.fromkeys((ADAM, NOVOGRAD), (("mu", "nu"), _moments)),
     TRACE: (("trace",), _trace),
     **dict.fromkeys((LION, MUON), (("mu",), lambda given, wanted, leaves: [given.mu])),
@@ -175,11 +174,11 @@ OF_OPTAX: dict[type, tuple[str, ...]] = {
 }
 
 
-def is_one_of(*kinds: str) -> Callable[[Any], bool]:
+def is_one_of(*kinds: str) -> Callable[[Tree], bool]:
     return lambda x: type(x).__name__ in kinds
 
 
-def found_in(state: Tree, wanted: Callable[[Any], bool]) -> list[Tree]:
+def found_in(state: Tree, wanted: Callable[[Tree], bool]) -> list[Tree]:
     return [one for one in jax.tree.leaves(state, is_leaf=wanted) if wanted(one)]
 
 

@@ -13,6 +13,7 @@ from layerwise.errors import HyperparameterError, sentence
 from layerwise.jax._types import Array, Dtype
 from layerwise.options.checks import number
 from layerwise.options.settings import Hyper
+from layerwise.options.values import Scalar
 
 # Numbers that determine the form of the state or of the program.
 STATIC = ("min_dim_size_to_factor", "iterations", "ns_steps")
@@ -30,7 +31,7 @@ class Options:
     """Checked settings, and the options among them that are traced."""
 
     h: Hyper
-    traced: Mapping[str, Any]
+    traced: Mapping[str, Scalar]
     arguments: Mapping[str, str]  # the names of options in this API, if they differ
 
     def fitted_to(self, dtype: Dtype) -> Hyper:
@@ -55,7 +56,7 @@ class Options:
         return _as(value, dtype)
 
 
-def _called(function: Callable[..., Any], *arguments: object) -> Any:
+def _called(function: Callable[..., Scalar], *arguments: object) -> Scalar:
     """Call a user's function, which must return one number. optax's schedules count in integers or floats."""
     with jax.numpy_dtype_promotion("standard"):
         return function(*arguments)
@@ -74,7 +75,7 @@ def _as(value: object, dtype: Dtype) -> Array:
 
 def options(cls: type[Hyper], given: Mapping[str, object], arguments: Mapping[str, str]) -> Options:
     """Return the Hyper of the given options; traced numbers are trusted, everything else is checked."""
-    traced: dict[str, Any] = {}
+    traced: dict[str, Scalar] = {}
     checkable: dict[str, Any] = {}
     for spec in fields(cls):
         value = given[spec.name]
@@ -91,7 +92,7 @@ def options(cls: type[Hyper], given: Mapping[str, object], arguments: Mapping[st
     return Options(make(**checkable), traced, arguments)
 
 
-def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
+def _stood_in(name: str, value: Scalar, stand_in: Scalar) -> Scalar:
     """Return the value with its traced numbers replaced, so that the others can be checked."""
     if isinstance(value, (tuple, list)):
         # One bound may be known; its substitute must be in order with it.

@@ -164,7 +164,7 @@ class Plan:
         codes, scale = self._stored(old.codes, old.scale, key).encode(new, t)
         return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
 
-    def measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
+    def measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Array]:
         """Return the measurements of the pieces, joined: numbers, or arrays with one number per block."""
         each = [task.measured(one) for one, task in zip(stepped, tasks, strict=True)]
         joined = {key: jnp.concatenate([one[key] for one in each]) for key in each[0]}

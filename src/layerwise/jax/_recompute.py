@@ -21,10 +21,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drivers.requests import next_requests
+from layerwise.drivers.requests import Requests, next_requests
 from layerwise.jax._norms import length
 from layerwise.jax._products import multiplies, product
 from layerwise.jax._types import Array, Tree
+from layerwise.options.settings import H
+from layerwise.rules.asks import Request, Shape
 
 RUNS = 64  # above the number of one tensor's runs
 
@@ -42,7 +44,7 @@ class Namespace:
         return getattr(jnp, name)
 
     @staticmethod
-    def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    def sum(x: Array, axis: int | Shape | None = None, keepdims: bool = False) -> Array:
         return jax.lax.optimization_barrier(jnp.sum(x, axis=axis, keepdims=keepdims))
 
     @staticmethod
@@ -65,7 +67,7 @@ class First(Namespace):
         own = [None if one is None else _apart(jnp.asarray(one, x.dtype), next(self._clips)) for one in (low, high)]
         return jnp.clip(x, *own)
 
-    def final(self, *state: object) -> tuple[Array, ...]:
+    def final(self, *state: Array) -> tuple[Array, ...]:
         self.made.append(state)
         return state
 
@@ -76,8 +78,8 @@ class Again(Namespace):
     def __init__(self, first: First, hide: _Hide) -> None:
         self._made, self._hide = iter(first.made), hide
 
-    def final(self, *state: object) -> tuple[Array, ...]:
-        hidden: tuple[Any, ...] = self._hide(next(self._made))
+    def final(self, *state: Array) -> tuple[Array, ...]:
+        hidden: tuple[Array, ...] = self._hide(next(self._made))
         return hidden
 
     def clip(self, x: Array, low: Array, high: Array) -> Array:
@@ -104,10 +106,10 @@ class Own(float):
         return Own(-float(self), self.hidden)
 
 
-def _operator(name: str) -> Callable[[Own, Any], Any]:
+def _operator(name: str) -> Callable[[Own, Array], Array]:
     plain: Any = getattr(float, name)
 
-    def operator(self: Own, other: Array) -> Any:
+    def operator(self: Own, other: Array) -> Array:
         if isinstance(other, jax.Array):
             return getattr(self.__jax_array__(), name)(other)
         found = plain(self, other)
@@ -130,7 +132,7 @@ class _Hide:
     def __call__(self, tree: Tree) -> Tree:
         return jax.tree.map(self._leaf, tree)
 
-    def options(self, h: Any) -> Any:
+    def options(self, h: H) -> H:
         return h.settled(**{spec.name: self(getattr(h, spec.name)) for spec in fields(h)})
 
     def _leaf(self, x: Array) -> Array:
@@ -154,16 +156,16 @@ class Running:
     def __init__(self, task: Any, number: int) -> None:
         self._task, self._first = task, First()
         self._rule = task.start(self._first)
-        self._answers: list[Any] = []
+        self._answers: list[tuple[Array, ...]] = []
         self._keys = count(RUNS * number)
 
-    def advance(self, answer: Any) -> Any:
+    def advance(self, answer: tuple[Array, ...] | None) -> Requests:
         """Return the next requests. Raise StopIteration with the rule's result at its end."""
         if answer is not None:
             self._answers.append(answer)
         return next_requests(self._rule, answer)
 
-    def to_be_summed(self, requests: Any) -> Iterator[tuple[int, Any]]:
+    def to_be_summed(self, requests: Requests) -> Iterator[tuple[int, Request]]:
         """Return these requests by number; if recomputed, use one run for each large array, and one for all small
         ones.
         """
@@ -174,7 +176,7 @@ class Running:
         small = () if all(large.values()) else self._run()
         return ((i, self._run()[i] if own else small[i]) for i, own in large.items())
 
-    def _run(self) -> Any:
+    def _run(self) -> Requests:
         """Return the requests that follow the answers so far, from a run that shares nothing with others."""
         hide = _Hide(self._task, next(self._keys))
         hidden = replace(

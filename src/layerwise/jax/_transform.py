@@ -24,6 +24,7 @@ from layerwise.jax._trees import Leaves
 from layerwise.jax._types import Array, Tree
 from layerwise.layout.blocks import Blocks, as_blocks
 from layerwise.layout.pieces import lay_out
+from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Now
 from layerwise.rules.states import is_signed
 from layerwise.storage.options import Wanted
@@ -63,8 +64,8 @@ class Transformation:
         state = self.state(jnp.zeros((), jnp.int32), *trees, stats)
         return MasterState(state, leaves.like([plan.held() for plan in plans])) if self.want.master else state
 
-    def _no_stats(self, plan: Plan) -> dict[str, Any]:
-        def first() -> dict[str, Any]:
+    def _no_stats(self, plan: Plan) -> dict[str, Array]:
+        def first() -> dict[str, Array]:
             p, count = jnp.zeros(plan.p.shape, plan.p.dtype), jnp.zeros((), jnp.int32)
             own, now = replace(plan, p=p), self._now(count, _counted(count), plan.decayed, real(plan.dtype))
             tasks = [*own.tasks(p, [own.fresh(field) for field in own.shapes], None, now)]
@@ -108,7 +109,7 @@ class Transformation:
 
     def _stand_ins(self, updates: Tree) -> Tree:
         """Return the gradients in place of the parameters, if only their shapes and dtypes are needed."""
-        h: Any = self.options.h
+        h = self.options.h
         decay = self.options.traced.get("weight_decay", h.weight_decay)
         usual = Wanted(seed=self.want.seed).words()
         reading = ["the step"] if h.reads_weights else []
@@ -146,7 +147,7 @@ class Transformation:
             check_held(plan.name, plan.p, one, self.want.master)
         return held
 
-    def _stored(self, plans: list[Plan], leaves: Leaves, own: Tree) -> list[list[Any]]:
+    def _stored(self, plans: list[Plan], leaves: Leaves, own: Tree) -> list[list[Array]]:
         columns = []
         for field, name, tree in zip(self.rule.State._fields, self.state._fields[1:-1], own[1:-1], strict=True):
             columns.append(_trees.of_state(leaves, name, tree))
@@ -165,7 +166,7 @@ class Transformation:
     # ---- properties of each parameter
 
     def _plans(self, params: Tree, leaves: Leaves) -> list[Plan]:
-        def by_leaf(argument: str, check: _trees.Check, usual: object) -> list[Any]:
+        def by_leaf(argument: str, check: _trees.Check, usual: object) -> list[Array]:
             given = self.given.get(argument)
             return _trees.by_leaf(argument, usual if given is None else given, params, leaves, check)
 
@@ -175,7 +176,9 @@ class Transformation:
         rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, cuts, strict=True)
         return [self._plan(fitted(real(arithmetic(row[1].dtype))), *row) for row in rows]
 
-    def _plan(self, h: Any, name: str, p: Array, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
+    def _plan(
+        self, h: Hyper, name: str, p: Array, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut
+    ) -> Plan:
         if not adapted:
             h = h.settled(adapt=False)
         if jnp.iscomplexobj(p) and h.value_bounds is not None:
@@ -187,7 +190,7 @@ class Transformation:
         return Plan(self.rule, name, p, layout, cut, decayed, self.want)
 
 
-def stats(state: Tree) -> dict[str, dict[str, Any]]:
+def stats(state: Tree) -> dict[str, dict[str, Array]]:
     """Return the measurements of the last step by parameter: arrays, with one number per block of it.
 
     Args:
@@ -196,7 +199,7 @@ def stats(state: Tree) -> dict[str, dict[str, Any]]:
     ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
     if not ours or all(one.stats is None for one in ours):
         raise StateError("no step has been measured in this state. Create the optimizer with stats=True.")
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Array]] = {}
     for name, tree in (pair for one in ours if one.stats is not None for pair in one.stats.items()):
         for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
             found.setdefault(_trees.name_of(path), {})[name] = value

@@ -40,7 +40,7 @@ class Leaves(NamedTuple):
         both = [x if isinstance(x, Grouped) else Grouped(x, None) for x in values]
         return Grouped(*map(self.like, zip(*both, strict=True)))
 
-    def by_measurement(self, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def by_measurement(self, measured: Sequence[dict[str, Array]]) -> dict[str, Tree]:
         """Return the measurements as one tree for each measurement."""
         names = dict.fromkeys(name for one in measured for name in one)
         return {name: self.like([one.get(name) for one in measured]) for name in names}
@@ -121,7 +121,7 @@ def of_state(leaves: Leaves, part: str, tree: Tree) -> list[Array]:
         )
         return [x if scale is None else Grouped(x, scale) for x, scale in zip(codes, scales, strict=True)]
     try:
-        found: list[Any] = leaves.tree.flatten_up_to(tree)
+        found: list[Array] = leaves.tree.flatten_up_to(tree)
     except ValueError:
         try:
             found = leaves.moving(leaves.given.flatten_up_to(tree))  # optax keeps state for integers, too
@@ -133,18 +133,18 @@ def of_state(leaves: Leaves, part: str, tree: Tree) -> list[Array]:
     return [_array(one) for one in found]
 
 
-def measured(leaves: Leaves, trees: dict[str, Any]) -> list[dict[str, Any]]:
+def measured(leaves: Leaves, trees: dict[str, Tree]) -> list[dict[str, Array]]:
     """Return the measurements of each parameter."""
     columns = {name: of_state(leaves, f"{name} of stats", tree) for name, tree in trees.items()}
     return [{name: column[i] for name, column in columns.items()} for i in range(len(leaves.arrays))]
 
 
-def by_leaf(argument: str, given: Tree, params: Tree, leaves: Leaves, check: Check) -> list[Any]:
+def by_leaf(argument: str, given: Tree, params: Tree, leaves: Leaves, check: Check) -> list[Array]:
     """Return the value for each leaf from a tree, a prefix of the parameters' tree, or a callable that returns one."""
     with jax.ensure_compile_time_eval():  # a value computed from shapes is known, if jax.numpy computed it
         tree = given(params) if _is_function(given) else given
 
-    def spread(one: Tree, under: Tree) -> Any:
+    def spread(one: Tree, under: Tree) -> Tree:
         value = check(argument, one) if jax.tree.leaves(under) else None
         return jax.tree.map(lambda _: value, under)
 
@@ -167,12 +167,12 @@ def _is_end(x: Tree) -> bool:
     return x is None or isinstance(x, jax.sharding.PartitionSpec)
 
 
-def _difference(wanted: Tree, found: Tree, where: str = "", is_end: object = None) -> str:
+def _difference(wanted: Tree, found: Tree, where: str = "", is_end: Callable[[Tree], bool] | None = None) -> str:
     """Return the first place where a tree differs from the parameters' tree, or from a prefix of it."""
     return next(_differences(wanted, found, where, is_end), "its nodes differ in data other than arrays")
 
 
-def _differences(wanted: Tree, found: Tree, where: str, is_end: Any) -> Iterator[str]:
+def _differences(wanted: Tree, found: Tree, where: str, is_end: Callable[[Tree], bool] | None) -> Iterator[str]:
     if _is_leaf(wanted) or (is_end and (is_end(found) or _is_leaf(found))):
         return
     if type(found) is not type(wanted):
@@ -190,7 +190,7 @@ def _is_leaf(x: Tree) -> bool:
     return jax.tree_util.all_leaves([x])
 
 
-def _children(tree: Tree, where: str) -> dict[str, Any]:
+def _children(tree: Tree, where: str) -> dict[str, Tree]:
     paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
     return {"/".join(filter(None, (where, name_of(path)))): one for path, one in paths}
 
@@ -200,6 +200,6 @@ def flag(argument: str, value: object) -> bool:
     return bool(FLAG(argument, value, "A mask consists of True and False, known before the step."))
 
 
-def name_of(path: Any) -> str:
+def name_of(path: tuple[object, ...]) -> str:
     """Return the name of a leaf, such as "dense/kernel"."""
     return jax.tree_util.keystr(path, simple=True, separator="/") or "the parameter"

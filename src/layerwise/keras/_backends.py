@@ -15,6 +15,7 @@ from keras import ops
 from layerwise.core.library import computing
 from layerwise.drivers.scaled import Namespace, Scaled
 from layerwise.errors import EngineError
+from layerwise.rules.asks import Array
 
 
 class Functions(Namespace):
@@ -27,24 +28,24 @@ class Functions(Namespace):
         """Return the dtype in which the device multiplies faster than in float32, or None."""
         return {"cpu": None, "tpu": "bfloat16"}.get(_device(), "float16")
 
-    def multiplies(self, x: Any, dtype: str) -> str | None:
+    def multiplies(self, x: Array, dtype: str) -> str | None:
         """Return a 16-bit dtype if the device has products of it."""
         return dtype if self.quick in (dtype, "float16") else None
 
-    def asarray(self, x: Any, dtype: object) -> Any:
+    def asarray(self, x: Array, dtype: object) -> Array:
         """Return an array in a dtype."""
         return ops.cast(x, keras.backend.standardize_dtype(dtype))
 
-    def weighted(self, G: Any, a: float, b: float, c: float) -> Any:
+    def weighted(self, G: Array, a: float, b: float, c: float) -> Array:
         """Return a + b·G + c·G² of matrices, summed before rounding."""
         own = computing(keras.backend.standardize_dtype(G.dtype))
         return a * ops.eye(G.shape[-1], dtype=own) + (b * ops.cast(G, own) + c * ops.cast(G @ G, own))
 
-    def dense(self, gradient: Any) -> Any:
+    def dense(self, gradient: Array) -> Array:
         """Return a gradient with all rows: an embedding's may have only the rows that were looked up."""
         return ops.convert_to_tensor(gradient, sparse=False)
 
-    def number(self, x: Any) -> Any:
+    def number(self, x: Array) -> Array:
         """Return an array of one number; a Python number if it is at hand."""
         return x
 
@@ -54,7 +55,7 @@ class Functions(Namespace):
         return False
 
     @staticmethod
-    def outside() -> AbstractContextManager[Any]:
+    def outside() -> AbstractContextManager[object]:
         """Return a context in which variables have values, even while a step is traced."""
         return nullcontext()
 
@@ -62,11 +63,11 @@ class Functions(Namespace):
 class AtHand(Functions):
     """The functions of this package for NumPy or PyTorch, whose arrays have values during a step."""
 
-    def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64."""
         return None if ops.dtype(terms) == "float64" else self._module.squares(terms, dims)
 
-    def number(self, x: Any) -> Any:
+    def number(self, x: Array) -> Array:
         """Return a Python number, with which arithmetic is cheap."""
         return x if isinstance(x, Scaled) else x.item()
 
@@ -83,11 +84,11 @@ class OnTorch(AtHand):
         """Return True."""
         return True
 
-    def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64."""
         return None if terms.device.type == "mps" else super().wide_squares(terms, dims)
 
-    def number(self, x: Any) -> Any:
+    def number(self, x: Array) -> Array:
         """Return a Python number, if it is at hand."""
         if isinstance(x, Scaled) or x.device.type != "cpu" or import_module("torch").compiler.is_compiling():
             return x
@@ -99,7 +100,7 @@ class OnTorch(AtHand):
 class OnJax(Functions):
     """JAX's functions."""
 
-    def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum by its root, which is computed in float64: JAX cannot use that dtype outside if it is
         disabled.
         """
@@ -111,7 +112,7 @@ class OnJax(Functions):
             root = self.sqrt(self.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide)
             return Scaled(root.astype(terms.dtype), self.ones((), terms.dtype))
 
-    def still(self, numbers: object) -> Any:
+    def still(self, numbers: Array) -> Array:
         """Return numbers that no loop recomputes for each element."""
         jax = import_module("jax")
         return jax.tree.map(lambda x: jax.lax.optimization_barrier(x) if isinstance(x, jax.Array) else x, numbers)
@@ -120,7 +121,7 @@ class OnJax(Functions):
 class OnTensorFlow(Functions):
     """Keras's own functions, which are TensorFlow's here."""
 
-    def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64."""
         if ops.dtype(terms) == "float64":
             return None
@@ -133,16 +134,16 @@ class OnTensorFlow(Functions):
         return not import_module("tensorflow").distribute.has_strategy()
 
     @staticmethod
-    def outside() -> AbstractContextManager[Any]:
+    def outside() -> AbstractContextManager[object]:
         """Return a context of eager operations, in which a model is built."""
-        made: AbstractContextManager[Any] = import_module("tensorflow").init_scope()
+        made: AbstractContextManager[object] = import_module("tensorflow").init_scope()
         return made
 
-    def dense(self, gradient: Any) -> Any:
+    def dense(self, gradient: Array) -> Array:
         """Return a gradient with all rows."""
         return import_module("tensorflow").convert_to_tensor(gradient)
 
-    def clip(self, x: Any, low: Any, high: Any) -> Any:
+    def clip(self, x: Array, low: Array, high: Array) -> Array:
         """Return x within the bounds, each of which may be None."""
         return ops.clip(x, -inf if low is None else low, inf if high is None else high)
 

@@ -22,14 +22,14 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.keras._backends import Functions, namespace
 from layerwise.keras._rest import OF_PRESETS, Rest
 from layerwise.layout.blocks import Blocks
-from layerwise.layout.pieces import Piece, lay_out
+from layerwise.layout.pieces import Piece, Shape, lay_out
 from layerwise.options import names as names_in_apis
 from layerwise.options.arguments import KERAS
 from layerwise.options.checks import NONE, number, of_python
 from layerwise.options.fields import OFF
 from layerwise.options.settings import Hyper, options_in_order
 from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Now
+from layerwise.rules.asks import Array, Now
 
 LR_WAY_OUT = "Pass a number such as 1e-3, a schedule of Keras, or a function without arguments."
 RATE = number(0)
@@ -52,7 +52,7 @@ WITHOUT_EFFECT = {
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
 SMALL = 1 << 12  # elements of a variable that is stacked with others
-Member = tuple[Any, Any]  # a gradient and its variable
+Member = tuple[Array, keras.Variable]  # a gradient and its variable
 SAVED_BY = "optimizer"  # the key of the optimizer's name in a saved state
 
 
@@ -114,7 +114,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return {**found, **OF_PRESETS.get(name, {}), **said}
 
     @classmethod
-    def _rate(cls, value: object) -> Any:
+    def _rate(cls, value: object) -> object:
         """Return the learning rate: a number, or what Keras calls for one; None if the rule has its own."""
         if callable(value) and not isinstance(value, type):
             return value
@@ -126,7 +126,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return [name for name in options_in_order(cls._hyper) if name not in names_in_apis.OF_KERAS.of(cls._hyper)]
 
     @classmethod
-    def _given(cls, given: Mapping[str, object]) -> dict[str, Any]:
+    def _given(cls, given: Mapping[str, object]) -> dict[str, object]:
         """Return the options; some may be given under Keras's names."""
         options = {name: given[name] for name in cls._options()}
         for option, names in names_in_apis.KERAS.of(cls._hyper).items():
@@ -145,12 +145,14 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             options[option] = made
         return options
 
-    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+    def exclude_from_weight_decay(
+        self, var_list: Sequence[keras.Variable] | None = None, var_names: Sequence[str] | None = None
+    ) -> None:
         """Exclude variables from weight decay: these, and those whose names contain one of `var_names`."""
         super().exclude_from_weight_decay(var_list, var_names)
         self._excluded_names = tuple(var_names or ())
 
-    def build(self, variables: Sequence[Any]) -> None:
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         """Create the state of each variable."""
         if self.built:
             return
@@ -168,7 +170,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         if not self._is_looked_at:
             self._look_at_first(variables)
 
-    def _look_at_first(self, variables: Sequence[Any]) -> None:
+    def _look_at_first(self, variables: Sequence[keras.Variable]) -> None:
         """Warn about variables that will hardly move."""
         firsts = []
         for variable, piece in zip(variables, self._pieces, strict=True):
@@ -178,10 +180,10 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
                 firsts.append(first)
         warn_of(firsts, WaysOut(EXEMPT))
 
-    def _rule_of(self, is_rest: bool) -> Any:
+    def _rule_of(self, is_rest: bool) -> ModuleType:
         return ADAMW.rule if is_rest else self._rule
 
-    def _piece(self, variable: Any, is_rest: bool, n: int = 0) -> Piece:
+    def _piece(self, variable: keras.Variable, is_rest: bool, n: int = 0) -> Piece:
         """Return the piece that a variable is, or that so many like it are if they are stacked."""
         name, dtype = variable.path, keras.backend.standardize_dtype(variable.dtype)
         if dtype not in EPSILON:
@@ -192,7 +194,9 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         shape, blocks = ((n, *variable.shape), Blocks("each")) if n else (tuple(variable.shape), None)
         return lay_out(name, self._rule_of(is_rest), h, shape, blocks, EPSILON[dtype]).pieces[0]
 
-    def _state_variable(self, variable: Any, one: tuple[str, Any], h: Any) -> Any:
+    def _state_variable(
+        self, variable: keras.Variable, one: tuple[str, Shape | None], h: Hyper
+    ) -> keras.Variable | None:
         field, shape = one
         if shape is None or self._overwrite_variable_with_gradient(variable):
             return None
@@ -201,7 +205,9 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         layout = getattr(variable, "_layout", None) if tuple(shape) == tuple(variable.shape) else None
         return self.add_variable(shape, dtype=dtype, layout=layout, name=f"{variable.path.replace('/', '_')}_{field}")
 
-    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+    def _backend_update_step(
+        self, grads: Sequence[Array], trainable_variables: Sequence[keras.Variable], learning_rate: Array
+    ) -> None:
         """Step all variables, which share the numbers of the step; small ones that are alike step as one."""
         self._xp = xp = namespace()
         members = list(zip(grads, trainable_variables, strict=True))
@@ -215,7 +221,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     def _alike(self, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
         """Return gradients and variables: those that are stepped as one, and the others."""
-        groups: dict[Any, list[Member]] = {}
+        groups: dict[object, list[Member]] = {}
         for place, (gradient, variable) in enumerate(members):
             i = self._get_variable_index(variable)
             kind = self._is_rest[i], variable.dtype, tuple(variable.shape), self._use_weight_decay(variable)
@@ -225,7 +231,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         stacks = [group[n : n + most[kind]] for kind, group in groups.items() for n in range(0, len(group), most[kind])]
         return [one for one in stacks if len(one) > 1], [one for stack in stacks if len(stack) == 1 for one in stack]
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: object) -> None:
+    def update_step(self, gradient: Array, variable: keras.Variable, learning_rate: object) -> None:
         """Step one variable."""
         self._step([(gradient, variable)], learning_rate)
 
@@ -260,7 +266,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         now: Now = xp.once((id(h), dtype, decays), made)
         return now
 
-    def _apply_weight_decay(self, variables: Any) -> None:
+    def _apply_weight_decay(self, variables: object) -> None:
         """Do nothing: the rule applies weight decay where its formula has it."""
 
     def save_own_variables(self, store: Any) -> None:
@@ -281,7 +287,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             f"{type(self).__name__}. To continue from it, load it into its own optimizer and use layerwise.convert."
         )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return all arguments, as `from_config` takes them."""
         if getattr(self, "_exclude_from_weight_decay", ()):
             warn(
@@ -293,7 +299,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return {**super().get_config(), **own, "weight_decay": self.weight_decay, **excluded}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, object] | None = None) -> Any:
         """Return an optimizer made from a config, with its exclusions from weight decay."""
         own = dict(config)
         excluded = own.pop(EXCLUDED, None)
@@ -306,7 +312,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return made
 
 
-def _is_zero(variable: Any) -> bool:
+def _is_zero(variable: keras.Variable) -> bool:
     """Return True if a variable is 0; False if it has no value yet, or is traced."""
     try:
         with namespace().outside():
@@ -315,6 +321,6 @@ def _is_zero(variable: Any) -> bool:
         return False
 
 
-def _computing(variable: Any) -> str:
+def _computing(variable: keras.Variable) -> str:
     """Return the dtype of a variable's arithmetic and state: at least float32."""
     return computing(keras.backend.standardize_dtype(variable.dtype))

@@ -20,8 +20,10 @@ from layerwise.errors import ContradictionError, GradientError, ParameterError, 
 from layerwise.layout.pieces import Piece, lay_out
 from layerwise.options.checks import number
 from layerwise.options.settings import Hyper, options_in_order
+from layerwise.options.values import Scalar
 from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Now
+from layerwise.rules.asks import Array, Coefficients, Now
+from layerwise.rules.scalars import Compute, H
 
 LR, DECAY = "learning_rate", "weight_decay"
 CALLED = {"lr": LR}
@@ -30,6 +32,8 @@ COMPUTED_IN = {mx.float64: mx.float64, **dict.fromkeys((mx.float32, mx.float16, 
 MOST = 8  # the number of terms that float32 adds up with hardly any error
 COLUMNS = 32
 LARGE = 1 << 12  # the number of elements from which summing in parts, which MLX does faster, is worth its operations
+Tree = Any  # of arrays, as mlx.utils takes it
+State = dict[str, mx.array]  # of a parameter, by field
 SCHEDULE = "A schedule must return such a number for every step."
 
 
@@ -56,20 +60,21 @@ class Optimizer(theirs.Optimizer, Like):
         for name, rate in rates.items():
             self._maybe_schedule(name, _OfArrays(name, rate) if callable(rate) else rate)
         self._h = h.settled(lr=0.0)  # one for all rates
-        self._pieces: dict[Any, Piece] = {}
+        self._pieces: dict[tuple[tuple[int, ...], float], Piece] = {}
         self._seen: set[str] = set()
 
     @classmethod
-    def _like(cls, name: str, given: Mapping[str, object]) -> dict[str, Any]:
+    def _like(cls, name: str, given: Mapping[str, object]) -> dict[str, object]:
         return {**{CALLED.get(option, option): value for option, value in preset(name).items()}, **given}
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> mx.array:
         """The learning rate of the last step; before any step, of the first."""
-        return self.state[LR]
+        rate: mx.array = self.state[LR]
+        return rate
 
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self, value: float | mx.array) -> None:
         if LR in self._schedulers:
             way_out = "Create the optimizer with a number if you want to set other numbers later."
             raise ContradictionError(sentence(LR, "set by its schedule only", value, way_out))
@@ -77,7 +82,7 @@ class Optimizer(theirs.Optimizer, Like):
             value = number(0)(LR, value, "Pass a number such as 1e-3.")
         self.state[LR] = mx.array(value)
 
-    def init(self, parameters: Any) -> None:
+    def init(self, parameters: Tree) -> None:
         """Create the state of parameters that have none.
 
         Args:
@@ -95,7 +100,7 @@ class Optimizer(theirs.Optimizer, Like):
 
     def _look_at_first(self, new: Sequence[tuple[str, mx.array]]) -> None:
         """Warn once about parameters that cannot be trained well."""
-        h: Any = self._h
+        h = self._h
         lam = 1.0 if DECAY in self._schedulers else h.weight_decay
         zero = _zeros(new) if FirstStep("", h, AT_ZERO, lam).starts_at_zero else ()
         warn_of([FirstStep(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT))
@@ -104,7 +109,7 @@ class Optimizer(theirs.Optimizer, Like):
             rest = f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])"
             warn_of_others(name, vectors, f"Step them with AdamW: {rest}.")
 
-    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
+    def init_single(self, parameter: mx.array, state: State) -> None:
         """Create the state of one parameter."""
         state.update({field: mx.zeros(shape, dtype) for field, (shape, dtype) in self._fields(parameter).items()})
 
@@ -116,13 +121,13 @@ class Optimizer(theirs.Optimizer, Like):
             [self._pieces[key]] = lay_out("", self._rule, h, shape, None, eps).pieces
         return self._pieces[key]
 
-    def _fields(self, parameter: mx.array) -> dict[str, tuple[tuple[int, ...], Any]]:
+    def _fields(self, parameter: mx.array) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:
         shapes = zip(self._rule.State._fields, self._piece(parameter).fields, strict=True)
         asked = {field: getattr(mx, dtype) for field, dtype in self._h.state_dtypes().items()}
         usual = COMPUTED_IN[parameter.dtype]
         return {field: (shape, asked.get(field, usual)) for field, shape in shapes if shape is not None}
 
-    def apply_gradients(self, gradients: Any, parameters: object) -> Any:
+    def apply_gradients(self, gradients: Tree, parameters: Tree) -> Tree:
         """Return the parameters after a step, in a tree like the gradients.
 
         Parameters without a gradient are left out. All tensors step together, because a norm may cover all gradients.
@@ -146,11 +151,11 @@ class Optimizer(theirs.Optimizer, Like):
         stepped = self._stepped([leaf for _, *leaf in leaves])
         return tree_map(lambda _: next(stepped), gradients)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> Any:
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: State) -> mx.array:
         """Return one parameter after a step by itself, and write its state."""
         return next(self._stepped([(gradient, parameter, state)]))
 
-    def _stepped(self, leaves: Sequence[Any]) -> Iterator[mx.array]:
+    def _stepped(self, leaves: Sequence[tuple[mx.array, mx.array, State]]) -> Iterator[mx.array]:
         """Step tensors, given as gradients, parameters and states; write the states and yield the new parameters."""
         xp = Functions(len({COMPUTED_IN[p.dtype] for _, p, _ in leaves}) > 1)
         ends = local(xp, [self._run(xp, *leaf) for leaf in leaves])
@@ -160,9 +165,9 @@ class Optimizer(theirs.Optimizer, Like):
             moves = tuple((still(a), x) for a, x in stepped.moves)
             yield moved(xp, p.astype(COMPUTED_IN[p.dtype]), moves).astype(p.dtype)
 
-    def _run(self, xp: Functions, gradient: mx.array, parameter: mx.array, state: Mapping[str, Any]) -> Run:
+    def _run(self, xp: Functions, gradient: mx.array, parameter: mx.array, state: State) -> Run:
         piece, dtype = self._piece(parameter), COMPUTED_IN[parameter.dtype]
-        h: Any = piece.h
+        h = piece.h
         p, g = (x.astype(dtype) for x in (parameter, gradient))
         fields = map(state.get, self._rule.State._fields)
         kept = self._rule.State(*(None if x is None else x.astype(dtype) for x in fields))
@@ -170,12 +175,12 @@ class Optimizer(theirs.Optimizer, Like):
         rules, alike = (self._rule.step(xp, p, g, kept, h, now),), h if h.of_matrices else None
         return Run(rules, piece.shape, together=h.asks_of_model, alike=alike)
 
-    def _now(self, h: Any, dtype: object) -> Now:
+    def _now(self, h: Hyper, dtype: mx.Dtype) -> Now:
         t, lr = (x.astype(dtype) for x in (self.step, self.learning_rate))
         lam = self.state[DECAY].astype(dtype) if DECAY in self._schedulers else h.weight_decay
         return Now(t, lr, lam, beta2=h.beta2_of(t, mx.maximum))
 
-    def _check_state(self, path: str, parameter: mx.array, state: Any) -> None:
+    def _check_state(self, path: str, parameter: mx.array, state: State) -> None:
         wanted = {field: shape for field, (shape, _) in self._fields(parameter).items()}
         found = {field: tuple(getattr(x, "shape", ())) for field, x in state.items()}
         if found != wanted:
@@ -188,7 +193,7 @@ class Optimizer(theirs.Optimizer, Like):
 class _OfArrays:
     """A schedule that returns arrays, as MLX's do. Plain numbers are checked; arrays may be traced."""
 
-    def __init__(self, name: str, schedule: Callable[[Any], Any], high: float = inf) -> None:
+    def __init__(self, name: str, schedule: Callable[[mx.array], float | mx.array], high: float = inf) -> None:
         self._name, self._schedule, self._high = name, schedule, high
 
     def __call__(self, step: mx.array) -> mx.array:
@@ -215,7 +220,7 @@ def _check_parameter(path: str, parameter: object) -> None:
         )
 
 
-def _check_gradient(path: str, gradient: Any, parameter: Any) -> None:
+def _check_gradient(path: str, gradient: object, parameter: mx.array) -> None:
     if not isinstance(gradient, mx.array) or gradient.shape != parameter.shape:
         found = getattr(gradient, "shape", gradient)
         raise GradientError(f"the gradient of {path} must have its shape {parameter.shape}, but is {found}.")
@@ -250,15 +255,16 @@ class Functions(Namespace):
         self._mixed = mixed  # whether the squares of some tensors overflow float64, and of others do not
 
     @staticmethod
-    def still(x: Any) -> Any:
+    def still(x: Array) -> Array:
         """Return an array, or numbers, unchanged for each element."""
         return still(x)
 
-    def coefficients(self, of: Callable[[Any, Any, Any], Any], h: Any, now: Now) -> Any:
+    def coefficients(self, of: Compute[H], h: H, now: Now) -> Coefficients:
         """Return the numbers of a step."""
-        return self.once((of, id(now)), lambda: still(of(self, h, now)))
+        found: Coefficients = self.once((of, id(now)), lambda: still(of(self, h, now)))
+        return found
 
-    def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+    def wide_squares(self, terms: mx.array, dims: tuple[int, ...]) -> mx.array | None:
         """Return the sum in float64, on a CPU."""
         if not _is_widened(terms):
             return None
@@ -267,18 +273,18 @@ class Functions(Namespace):
         wide = _wide(terms)
         return mx.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide
 
-    def length(self, squares: Any) -> Any:
+    def length(self, squares: Scaled | mx.array) -> Array:
         """Return the root of a sum of squares."""
         if isinstance(squares, Scaled):
             return still(squares.factor * mx.sqrt(squares.sum))
         return still(mx.sqrt(squares).astype(mx.float32))  # was wide
 
-    def sqrt(self, x: Any) -> Any:
+    def sqrt(self, x: mx.array) -> mx.array:
         """Return the root."""
         root = mx.sqrt(x)
         return still(root) if 1 in x.shape else root
 
-    def sum(self, terms: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    def sum(self, terms: mx.array, axis: tuple[int, ...], keepdims: bool) -> mx.array:
         """Sum over these dimensions, to the last digits of the dtype."""
         parts = terms
         if terms.size >= LARGE and _is_widened(terms):
@@ -286,24 +292,24 @@ class Functions(Namespace):
             parts = _in_parts(_in_parts(terms, longest), longest)
         return mx.sum(_wide(parts), axis=axis, keepdims=keepdims).astype(terms.dtype)
 
-    def multiplies(self, x: Any, dtype: str) -> Any:
+    def multiplies(self, x: mx.array, dtype: str) -> mx.Dtype | None:
         """Return a dtype of 16 bits if the device has products of it."""
         return None if _on_processor() else getattr(mx, dtype)
 
-    def product(self, x: Any, y: Any) -> Any:
+    def product(self, x: mx.array, y: mx.array) -> mx.array:
         """Return the product of matrices in the dtype of the arithmetic."""
         return (x @ y).astype(COMPUTED_IN[x.dtype])
 
-    def signs(self, x: Any) -> Any:
+    def signs(self, x: mx.array) -> mx.array:
         """Return 1 or −1, or x itself if it is 0 or nan."""
         large = mx.array(1e162 if x.dtype == mx.float64 else 1e23, x.dtype)  # its square times any number is above 1
         return mx.maximum(mx.minimum(x * large * large, 1.0), -1.0)
 
-    def unless_off(self, a: Any, y: Any) -> Any:
+    def unless_off(self, a: Scalar, y: mx.array) -> mx.array:
         """Return y, or 0 if `a` is 0: rates are arrays, which are not known to be 0 before the step."""
         return mx.where(a == 0, mx.zeros((), y.dtype), y) if isinstance(a, mx.array) else y
 
-    def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
+    def reshape(self, x: Scaled | mx.array, shape: tuple[int, ...]) -> Norm | mx.array:
         """Return an array, or a tensor's sum of squares in the shape of all tensors'."""
         if isinstance(x, Scaled):
             return Norm(*(mx.reshape(one, shape) for one in x))
@@ -311,22 +317,22 @@ class Functions(Namespace):
         return Norm(mx.ones_like(found), found) if self._mixed and shape == () and x.dtype == mx.float64 else found
 
 
-def still(x: Any) -> Any:
+def still(x: Array) -> Array:
     """Return an array, or numbers some of which are arrays, by an operation that is not fused into a loop."""
     if isinstance(x, tuple):
         return type(x)(*map(still, x)) if hasattr(x, "_fields") else tuple(map(still, x))
     return mx.contiguous(x) if isinstance(x, mx.array) else x
 
 
-def _squares_of_all(terms: Any) -> Any:
+def _squares_of_all(terms: mx.array) -> mx.array:
     """Return the sum of the squares of a long row in float64: first of a few numbers in one loop, then of columns."""
     even = terms.size // (MOST * COLUMNS) * MOST * COLUMNS
-    sums = sum(x * x for x in map(_wide, mx.split(terms[:even], MOST)))
+    sums: Array = sum(x * x for x in map(_wide, mx.split(terms[:even], MOST)))
     total = mx.sum(mx.sum(mx.reshape(sums, (COLUMNS, -1)), axis=0))
     return total if even == terms.size else total + mx.sum(mx.square(_wide(terms[even:])))
 
 
-def _in_parts(terms: Any, d: int) -> Any:
+def _in_parts(terms: mx.array, d: int) -> mx.array:
     """Return sums of a few numbers each along a dimension, which becomes that much shorter."""
     shape = terms.shape
     few = next((n for n in range(MOST, 3, -1) if shape[d] % n == 0), 1)
@@ -335,7 +341,7 @@ def _in_parts(terms: Any, d: int) -> Any:
     return mx.sum(mx.reshape(terms, (*shape[:d], few, shape[d] // few, *shape[d + 1 :])), axis=d)
 
 
-def _wide(terms: Any) -> Any:
+def _wide(terms: mx.array) -> mx.array:
     """Return the terms of a sum in float64 on a CPU, where MLX adds one number after another.
 
     A sum of two million float32 numbers would otherwise have two digits. GPUs, most of which have no float64, add in a
@@ -344,7 +350,7 @@ def _wide(terms: Any) -> Any:
     return terms.astype(mx.float64) if _on_processor() else terms
 
 
-def _is_widened(terms: Any) -> bool:
+def _is_widened(terms: mx.array) -> bool:
     return _on_processor() and terms.dtype != mx.float64
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -15,26 +14,28 @@ from layerwise.engines.addresses import Lying
 from layerwise.engines.processor import available_processors
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
 from layerwise.options.by_name import Name
+from layerwise.rules.asks import Functions
 from layerwise.rules.products import worth_halving
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
+from layerwise.storage.library import Bits
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 """A NumPy array of any shape and dtype."""
 
 
 @cache  # called for every array of every step, and NumPy computes a dtype's name slowly
-def name_of(dtype: np.dtype[Any]) -> str:
+def name_of(dtype: np.dtype) -> str:
     return str(dtype.name)
 
 
 @cache
-def computing(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def computing(dtype: np.dtype) -> np.dtype:
     """Return the dtype of the arithmetic and of the state: at least float32."""
     return np.dtype(computing_name(dtype.name))
 
 
-def named_dtype(argument: str, name: str) -> np.dtype[Any]:
+def named_dtype(argument: str, name: str) -> np.dtype:
     """Return the dtype of that name, if this process knows it: bfloat16 needs another package."""
     try:
         return np.dtype(name)
@@ -47,7 +48,8 @@ def named_dtype(argument: str, name: str) -> np.dtype[Any]:
 def squares(x: Array, dims: tuple[int, ...]) -> Array:
     """Return Σx² in float64: the square of a smaller dtype's number neither overflows nor vanishes there."""
     terms = np.square(x, dtype=np.float64)
-    return np.sum(terms, axis=dims, keepdims=True) if dims else terms
+    found: Array = np.sum(terms, axis=dims, keepdims=True) if dims else terms
+    return found
 
 
 PLAIN = "sqrt sum where clip ones_like expm1 asarray concat reshape moveaxis stack float64 eye"
@@ -77,13 +79,13 @@ BITS = SimpleNamespace(
 class Arrays(Whole):
     """Arrays as the rule engine reads and writes them, and as the core creates them."""
 
-    bits: Any = BITS
-    xp: Any = SimpleNamespace(
+    bits: Bits = BITS
+    xp: Functions = SimpleNamespace(
         **{name: getattr(np, name) for name in PLAIN.split()},
         squares=squares,
         halves=lambda x: worth_halving(x.shape[-2], available_processors()),
     )
-    pure: Any = xp
+    pure: Functions = xp
 
     def read(self, array: Array, like: Array) -> Array:
         with np.errstate(over="ignore"):

@@ -81,7 +81,7 @@ class Optimizer(Like):
         return self._tensors.skipped
 
     @needing_all("step() takes one array; opt.step_all(weights, grads) takes all of them, by name.")
-    def step(self, name: Name, weights: Array, grad: object) -> None:
+    def step(self, name: Name, weights: Array, grad: Array) -> None:
         """Update one named array in place.
 
         Args:
@@ -100,7 +100,7 @@ class Optimizer(Like):
             warn_of(firsts, WAYS_OUT)
 
     @needing_all("It takes weights and their gradients, both by name.")
-    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, object]) -> None:
+    def step_all(self, weights: Mapping[Name, Array], grads: Mapping[Name, Array]) -> None:
         """Update named arrays in place: all of them, or none if one of the arguments is wrong.
 
         Names without a gradient, or with None, keep their weights and their state.
@@ -109,7 +109,7 @@ class Optimizer(Like):
             weights: The arrays by name.
             grads: Their gradients by name, which are not changed.
         """
-        both: dict[str, Any] = {"weights": weights, "grads": grads}
+        both: dict[str, object] = {"weights": weights, "grads": grads}
         for argument, given in both.items():
             if not isinstance(given, Mapping):
                 shown = type(given).__name__
@@ -122,7 +122,7 @@ class Optimizer(Like):
         if firsts:
             warn_of(firsts, WAYS_OUT)
 
-    def _take(self, weights: Mapping[Any, object], grads: Mapping[Any, object], whole: bool) -> list[FirstStep]:
+    def _take(self, weights: Mapping[Name, Array], grads: Mapping[Name, Array], whole: bool) -> list[FirstStep]:
         """Step these names: all, or none if one cannot be stepped. Return what are first steps."""
         api, kept = Named(self, whole), self._tensors
         due = due_of(weights, grads, whole)
@@ -142,7 +142,7 @@ class Optimizer(Like):
         self._note(weights, whole)
         return firsts
 
-    def _checked(self, weights: Mapping[Any, object], grads: Mapping[Any, object], due: Due, whole: bool) -> Due:
+    def _checked(self, weights: Mapping[Name, Array], grads: Mapping[Name, Array], due: Due, whole: bool) -> Due:
         """Return the work of a step, from names and arrays that are checked one by one."""
         for option, by_name in self._options.by_name.items():
             if whole and not self._matched:
@@ -153,7 +153,7 @@ class Optimizer(Like):
         each = [self._entry(name, weights[key], grads[key]) for name, key in names.items()]
         return Due(list(names), [p for p, _ in each], [g for _, g in each])
 
-    def _meet(self, weights: Mapping[Any, object]) -> None:
+    def _meet(self, weights: Mapping[Name, Array]) -> None:
         """Warn if no weights have a name of the loaded state, which then belongs to another model."""
         known, self._unmet = self._unmet, frozenset()
         if weights and known.isdisjoint(map(as_name, weights)):
@@ -163,7 +163,7 @@ class Optimizer(Like):
                 "were saved."
             )
 
-    def _note(self, weights: Mapping[Any, Any], whole: bool) -> None:
+    def _note(self, weights: Mapping[Name, Array], whole: bool) -> None:
         """Remember the names that were given, and that all patterns match one."""
         if whole and not self._matched:
             self._matched = True
@@ -264,7 +264,7 @@ class Optimizer(Like):
         """The names seen so far, stepped or given without a gradient, and their shapes."""
         return self._seen | {name: slot.shape for name, slot in self._slots.items()}
 
-    def stats(self) -> dict[Name, dict[str, Any]]:
+    def stats(self) -> dict[Name, dict[str, Array]]:
         """Return the measurements of each name's last step: numbers, or arrays with one number per block.
 
         `weight_norm` is ‖p‖, `update_norm` the length that ‖p‖ is compared with, `update_rms` the same as root mean
@@ -285,7 +285,7 @@ class Optimizer(Like):
         """Return the whole state, to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self.skipped, self.steps)
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         """Return the settings that can change while training, without schedules, the role of lr, and the seed."""
         h = self._options.h
         values = {name: getattr(h, name) for name in _saved.SETTINGS if hasattr(h, name)}

@@ -70,7 +70,7 @@ class Options:
         known = {**{name: given.get(name) for name in names_of(hyper)}, **vars(h), **flags, **stored, **seen}
         return cls(known, h, by_name, want, engines)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return Options.of, (type(self.h), self.given)
 
     def changed(self, values: Mapping[str, object]) -> Options:
@@ -99,7 +99,7 @@ class Options:
 
 
 def _by_name(h: type[Hyper], given: Mapping[str, object]) -> dict[str, ByName]:
-    checked: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
+    checked: dict[str, tuple[object, Callable[[str, Any], object]]] = {
         "lr_scale": (1.0, lambda name, value: SCALE(name, value, "Pass the factor on lr, such as 0.1, by name.")),
         "adapt": (None, lambda name, value: h.check("adapt", value, name)),
         "l2": (None, lambda name, value: h.check("l2", value, name)),

@@ -25,7 +25,7 @@ class Saved(NamedTuple):
     """The parts of a state dict."""
 
     slots: dict[Name, Slot]
-    settings: dict[str, Any]
+    settings: Mapping[str, object]
     skipped: int
     step: int
 
@@ -47,7 +47,7 @@ def dump(
 
 
 def load(
-    optimizer: str, state: Any, here: Mapping[str, Any], plan_of: Callable[[Name, tuple[int, ...]], Plan]
+    optimizer: str, state: Any, here: Mapping[str, object], plan_of: Callable[[Name, tuple[int, ...]], Plan]
 ) -> Saved:
     """Split a state dict into its parts; raise unless it fits this optimizer, its settings and its plans."""
     odd = [key for key in state if not isinstance(key, str)] if isinstance(state, Mapping) else [state]
@@ -103,7 +103,7 @@ def held(key: str, entry: Mapping[str, object], check: Check, whose: str = "") -
         raise StateError(f"{whose + key!r} must be {check.allowed}, but is {entry.get(key)!r}. {WAY_OUT}") from None
 
 
-def _settings(header: Mapping[str, Array], here: Mapping[str, object]) -> dict[str, Any]:
+def _settings(header: Mapping[str, Array], here: Mapping[str, object]) -> dict[str, object]:
     """Return the saved settings that an optimizer with these settings restores."""
     found = {name: held(name, header, check) for name, check in SETTINGS.items() if name in header}
     common = {name: value for name, value in found.items() if name in here}
@@ -117,7 +117,7 @@ def _settings(header: Mapping[str, Array], here: Mapping[str, object]) -> dict[s
     return common
 
 
-def _slot(name: Name, entry: Mapping[str, Any], plan_of: Callable[[Name, tuple[int, ...]], Plan]) -> Slot:
+def _slot(name: Name, entry: Mapping[str, Array], plan_of: Callable[[Name, tuple[int, ...]], Plan]) -> Slot:
     """Return one tensor's state, with the shapes checked against the options and the tensor's shape."""
     shape = entry.get("shape")
     if shape is None or shape.ndim != 1 or (shape.size and shape.dtype.kind not in "iu") or (shape < 0).any():

@@ -39,7 +39,7 @@ WAYS_OUT = WaysOut(
 )
 
 
-def due_of(weights: Mapping[Any, object], grads: Mapping[Any, object], whole: bool) -> Due:
+def due_of(weights: Mapping[Name, Array], grads: Mapping[Name, Array], whole: bool) -> Due:
     """Return the work as it was given; for all names, those with a gradient."""
     names = [name for name, g in grads.items() if not (whole and g is None)]
     return Due(names, [weights[name] for name in names], [grads[name] for name in names])
@@ -57,7 +57,7 @@ class Named:
     def has_blocks(self) -> bool:
         return bool(self.optimizer._options.by_name["blocks"].is_given)
 
-    def kinds(self, due: Due) -> Any:
+    def kinds(self, due: Due) -> object:
         try:
             params = [(type(p), p.shape, p.dtype, p.strides, p.flags.writeable) for p in due.params]
             return params, [(type(g), g.shape, g.dtype) for g in due.grads]

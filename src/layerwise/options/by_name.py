@@ -95,8 +95,8 @@ class ByName:
 
     argument: str
     given: Any
-    default: Any
-    check: Callable[[str, Any], Any]
+    default: object
+    check: Callable[[str, Any], object]
 
     def __post_init__(self) -> None:
         if isinstance(self.given, Mapping):
@@ -127,10 +127,10 @@ class ByName:
     def __call__(self, name: Name) -> Any:
         return self.default if self.given is None else self._checked(name, self._look_up(name))
 
-    def _checked(self, name: Name, value: object) -> Any:
+    def _checked(self, name: Name, value: object) -> object:
         return self.default if value is None else self.check(f"{self.argument}[{name!r}]", value)
 
-    def _look_up(self, name: Name) -> Any:
+    def _look_up(self, name: Name) -> object:
         if not isinstance(self.given, Mapping):
             return self.given(name) if callable(self.given) else self.given
         if name in self.given:

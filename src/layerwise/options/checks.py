@@ -14,7 +14,7 @@ import numpy as np
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 
-Convert = Callable[[Any], Any]
+Convert = Callable[[object], Any]
 Contradiction = tuple[object, str, str, str]  # whether it is one; the option, what is allowed, and the way out
 
 

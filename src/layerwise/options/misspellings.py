@@ -12,7 +12,7 @@ from layerwise.errors import ArgumentError, UnknownOptionError
 from layerwise.options.arguments import REQUIRED, Argument
 from layerwise.options.names import same
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 # Options of other libraries that no optimizer here has, with the way out.
 NOT_HERE = {
@@ -36,7 +36,7 @@ NOT_HERE = {
 
 def binding(
     of: str, declared: Sequence[Argument], way_out: str = ""
-) -> Callable[[Sequence[Any], Mapping[str, Any]], dict[str, Any]]:
+) -> Callable[[Sequence[object], Mapping[str, object]], dict[str, Any]]:
     """Return what gives the arguments of a call by their names, and refuses unknown, missing and repeated ones.
 
     `way_out` says how such a call is made.
@@ -71,7 +71,7 @@ def needing_all(way_out: str) -> Callable[[F], F]:
         _, *names = inspect.signature(method).parameters
 
         @wraps(method)
-        def called(self: object, *args: object, **kwargs: object) -> Any:
+        def called(self: object, *args: object, **kwargs: object) -> object:
             if len(args) + len(kwargs) < len(names):
                 lacking = [f"`{name}`" for name in names[len(args) :] if name not in kwargs]
                 raise ArgumentError(f"{method.__name__}() is missing {' and '.join(lacking)}. {way_out}")

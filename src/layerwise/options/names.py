@@ -141,7 +141,7 @@ class Spelling:
 
     def called(self, h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options as arguments, under the names that they have in this API."""
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for option, value in options.items():
             names = self.of(h).get(option, (option,))
             found |= {names[0]: value} if len(names) == 1 else dict(zip(names, value, strict=True))
@@ -157,8 +157,12 @@ def is_pair(names: Sequence[str]) -> bool:
 
 
 def pair(
-    h: type[Hyper], option: str, names: Names, given: Mapping[str, object], is_free: Callable[[Any], bool] | None = None
-) -> tuple[Any, ...]:
+    h: type[Hyper],
+    option: str,
+    names: Names,
+    given: Mapping[str, object],
+    is_free: Callable[[object], bool] | None = None,
+) -> tuple[object, ...]:
     """Return an option that is a pair of numbers, each checked under its own name, or its default if missing.
 
     `is_free` tells for which values nothing is known yet.
@@ -177,6 +181,6 @@ OF_KERAS, KERAS = Spelling("keras"), Spelling("beside")  # Keras's own arguments
 PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the defaults of Paddle's optimizer
 
 
-def optax_defaults(h: type[Hyper]) -> dict[str, Any]:
+def optax_defaults(h: type[Hyper]) -> dict[str, object]:
     """Return the options whose default in the JAX API is optax's, each with its default in the other APIs."""
     return {one.name: one.default for one in fields(h) if one.metadata["optax_default"] is not MISSING}

@@ -345,7 +345,7 @@ def settled(h: H, **values: object) -> H:
 
 
 @lru_cache(maxsize=256, typed=True)
-def _settled(h: Any, **values: object) -> Any:
+def _settled(h: H, **values: object) -> H:
     return h.settled(**values)
 
 

@@ -17,10 +17,12 @@ from layerwise.engines.measurements import with_both
 from layerwise.engines.rule import STACKED
 from layerwise.errors import HyperparameterError, LayerwiseError
 from layerwise.layout.pieces import Layout, Piece
+from layerwise.options.settings import Hyper
+from layerwise.options.values import Scalar
 from layerwise.paddle._arrays import Variable, computing, dtype_name, shape_of
 from layerwise.paddle._variables import NAMESPACE, Array, Constants, Numbers, bare, in_dtype, wide
 from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Now, Stepped
+from layerwise.rules.asks import Functions, Now, Stepped
 from layerwise.storage.weights import MASTER
 
 SMALL = 1 << 12  # the largest number of elements of a tensor that is stacked with others
@@ -58,7 +60,7 @@ class Job(NamedTuple):
     @property
     def kind(self) -> Hashable:
         """Pieces of one kind can be stacked; None steps alone."""
-        h: Any = self.piece.h
+        h = self.piece.h
         if prod(self.piece.shape) > SMALL or h.of_matrices or h.follows_step:
             return None
         return self.due.plan.rule, h, self.piece.shape, self.piece.block_dims, self.dtype, hash(self.due.lr)
@@ -140,19 +142,19 @@ class _Task:
         step = rule.step(self._xp(), self._p, self._g, rule.State(*self._state), h, self._now())
         return Run((step,), shape, block_dims, h.asks_of_model, alike=h if h.of_matrices else None)
 
-    def _xp(self) -> Any:
+    def _xp(self) -> Functions:
         return NAMESPACE if self._jobs[0].due.plan.h.follows_step else self._numbers.namespace(self._place)
 
     def _now(self) -> Now:
         due, dtype = self._jobs[0].due, self._jobs[0].dtype
-        h: Any = due.plan.h
+        h = due.plan.h
         t, lr = self._numbers.steps(dtype), self._numbers.number(due.lr, dtype)
         if not h.follows_step:
             return Now(t, lr, h.weight_decay, beta2=h.beta2_of(t))
         t = self._numbers.own(t, self._place)
         return Now(t, lr, h.weight_decay, beta2=self._beta2(h, t))
 
-    def _beta2(self, h: Any, t: Array) -> Any:
+    def _beta2(self, h: Hyper, t: Array) -> Scalar | None:
         try:
             beta2 = h.beta2_of(t.variable, lambda x, low: paddle.maximum(x, t.beside(low)))
         except LayerwiseError:
@@ -228,7 +230,7 @@ def _of_piece(stats: Mapping[str, object], piece: Piece, dtype: str) -> dict[str
     return {key: x.variable for key, x in both.items()}
 
 
-def _entry(x: Any, dtype: str) -> Variable:
+def _entry(x: Scalar, dtype: str) -> Variable:
     """Return a measurement, which may be one of several along the last dimension."""
     if isinstance(x, tuple):
         x, i = x

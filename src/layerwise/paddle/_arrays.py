@@ -15,6 +15,7 @@ from layerwise.core.library import computing as computing_name
 from layerwise.engines.addresses import Lying, check_distinct
 from layerwise.engines.compiled import register_plain
 from layerwise.errors import GradientError, ParameterError
+from layerwise.rules.asks import Functions
 
 Tensor = Any  # a paddle.Tensor, whose type hints are incomplete, or a variable of the static graph
 Variable = paddle.pir.Value
@@ -66,7 +67,7 @@ def _where(condition: Tensor, yes: object, no: object) -> Tensor:
     return paddle.where(condition, *paddle.broadcast_tensors([yes, no]))
 
 
-def _asarray(x: Any, dtype: object) -> Tensor:
+def _asarray(x: Tensor, dtype: object) -> Tensor:
     return paddle.cast(x, dtype) if isinstance(x, TENSORS) else paddle.to_tensor(x, dtype=dtype)
 
 
@@ -112,8 +113,8 @@ FUNCTIONS: Any = SimpleNamespace(
 class Arrays(Whole):
     """Tensors as the rule engine reads and writes them, and as the core creates them."""
 
-    xp: Any = FUNCTIONS
-    pure: Any = FUNCTIONS
+    xp: Functions = FUNCTIONS
+    pure: Functions = FUNCTIONS
     dtype = staticmethod(dtype_name)
     bits: Any = None  # tensors are always stored as their numbers
 
@@ -170,7 +171,7 @@ def is_dense(x: Tensor) -> bool:
     return bool(x.is_dense_tensor_type() if isinstance(x, Variable) else x.is_dense())
 
 
-def listed(which: Any) -> list[Any]:
+def listed(which: Any) -> list[Tensor]:
     """Return the items of an argument: several, one, or none."""
     return [] if which is None else [which] if isinstance(which, (str, *TENSORS)) else list(which)
 
@@ -189,7 +190,7 @@ def check_loss(loss: object) -> None:
         raise ParameterError(f"`loss` must be one number, but has the shape {shape_of(loss)}. Pass its mean().")
 
 
-def check_parameter(p: Any) -> None:
+def check_parameter(p: Tensor) -> None:
     """Raise unless `p` can be stepped: a tensor that can be changed in place, or in the static graph a variable."""
     wanted = paddle.Tensor if paddle.in_dynamic_mode() else Variable
     if not isinstance(p, wanted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -11,9 +11,12 @@ from paddle.base import core, dygraph
 from paddle.optimizer.lr import LRScheduler
 
 from layerwise.core.library import LOW
+from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
+from layerwise.core.slots import Slots
 from layerwise.errors import ParameterError, StateError, warn
 from layerwise.options.by_name import few
+from layerwise.options.settings import Hyper
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import TENSORS, Tensor, dtype_name, shape_of
 from layerwise.paddle._state import BESIDE, MASTER_KEY, MASTERS, SCHEDULER, Names
@@ -25,18 +28,18 @@ class Checkpoints:
     """The state of an optimizer as Paddle saves it."""
 
     # The optimizer's attributes.
-    _hyper: Any
+    _hyper: type[Hyper]
     _rule: ModuleType
     _name: str | None
     _graph: Graph | None
-    _tensors: Any
+    _tensors: Slots
     _members: list[Tensor]
-    _settings: dict[str, Any]
+    _settings: dict[str, Hyper]
     _multi_precision: bool
-    _learning_rate: Any
+    _learning_rate: float | LRScheduler
     _master_weights: dict[str, Tensor]
-    _heed_wrappers: Any
-    _plan_of: Any
+    _heed_wrappers: Callable[[], None]
+    _plan_of: Callable[..., Plan]
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
         """Forget the state of one parameter, given itself or by name, or of all: the next step starts it again."""
@@ -115,7 +118,9 @@ class Checkpoints:
                 slot.arrays[MASTER] = _state.named_master(p, master, getattr(masters[name], "name", None))
         return slots
 
-    def _masters(self, saved: Any, known: Mapping[str, Tensor], found: Mapping[str, Any]) -> dict[str, Any]:
+    def _masters(
+        self, saved: object, known: Mapping[str, Tensor], found: Mapping[str, Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
         """Return the master weights that are needed here; those of a program are part of the rest of the state."""
         masters = {} if saved is None else saved
         if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
@@ -130,7 +135,7 @@ class Checkpoints:
             )
         return {name: master for name, master in masters.items() if name in low}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_called": [p.name for p in self._members], "_planned_with": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -142,5 +147,5 @@ class Checkpoints:
         self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
 
 
-def _in_numpy(state: Mapping[str, Any]) -> dict[str, Any]:
+def _in_numpy(state: Mapping[str, Any]) -> dict[str, object]:
     return {key: _in_numpy(x) if isinstance(x, Mapping) else x.numpy() for key, x in state.items()}

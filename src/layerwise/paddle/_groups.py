@@ -16,10 +16,12 @@ from layerwise.options import checks
 from layerwise.options.arguments import OF_PADDLE_GROUP
 from layerwise.options.misspellings import check_keywords
 from layerwise.options.settings import Hyper, settled
+from layerwise.options.values import Scalar
 from layerwise.paddle._arrays import TENSORS, Tensor, Variable, check_apart, check_parameter
 from layerwise.paddle._spelling import RATE, arguments_of, decay_argument, joined, options_of
 
 BOUNDS = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
+Settings = dict[str, Any]  # arguments of an optimizer, or of a group, by name
 PLAIN = ""  # the key of parameters that are not in groups
 
 
@@ -27,10 +29,10 @@ class Group(NamedTuple):
     """Parameters with the same settings."""
 
     params: list[Tensor]
-    h: Any
-    excludes: Callable[[Tensor], Any] | None
-    clip: Any
-    given: dict[str, Any]  # settings of the group itself, in Paddle's form
+    h: Hyper
+    excludes: Callable[[Tensor], object] | None
+    clip: GradientClipBase | None
+    given: Settings  # settings of the group itself, in Paddle's form
 
 
 def of_program(hyper: type[Hyper], given: Mapping[str, object], lr: float) -> Group:
@@ -59,13 +61,13 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, object], lr: float) -> lis
     return found
 
 
-def in_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
+def in_numbers(given: Mapping[str, Any]) -> Settings:
     """Return arguments with numbers in place of tensors of one element, except for parameters."""
     one = {key for key, x in given.items() if isinstance(x, paddle.Tensor) and x.size == 1} - {"parameters"}
     return {key: x.item() if key in one else x for key, x in given.items()}
 
 
-def _as_dicts(parameters: object) -> list[dict[str, Any]]:
+def _as_dicts(parameters: object) -> list[Settings]:
     if isinstance(parameters, (*TENSORS, Mapping, str)) or not isinstance(parameters, Iterable):
         raise ParameterError(
             "`parameters` must be a list of parameters, or of dicts with 'params', but is a "
@@ -80,7 +82,7 @@ def _as_dicts(parameters: object) -> list[dict[str, Any]]:
     return [dict(one) for one in found] if any(of_dicts) else [{PLAIN: found}]
 
 
-def _group(hyper: type[Hyper], given: Mapping[str, object], own: dict[str, Any], number: int, lr: float) -> Group:
+def _group(hyper: type[Hyper], given: Mapping[str, object], own: Settings, number: int, lr: float) -> Group:
     own, params = {key: checks.of_python(x) for key, x in own.items()}, own.get(PLAIN, own.get("params"))
     if PLAIN in own:
         own = {}
@@ -115,7 +117,7 @@ def _params(params: object, number: int) -> list[Tensor]:
     return list(params)
 
 
-def check_scale(scale: Any) -> None:
+def check_scale(scale: object) -> None:
     """Raise unless a group's learning rate is a factor on the optimizer's, or a tensor that holds the rate itself."""
     if isinstance(scale, LRScheduler):
         way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor here."
@@ -132,7 +134,7 @@ def register(group: Group, regularizes: bool) -> None:
         p.optimize_attr = {**getattr(p, "optimize_attr", {}), "learning_rate": group.given.get("learning_rate", 1.0)}
 
 
-def rate_of(p: Tensor, lr: Any) -> Any:
+def rate_of(p: Tensor, lr: Scalar) -> Scalar:
     """Return the learning rate of a parameter: its own factor times the optimizer's rate, or a variable's value."""
     scale = (getattr(p, "optimize_attr", None) or {}).get("learning_rate", 1.0)
     if isinstance(scale, Variable):
@@ -144,19 +146,19 @@ def rate_of(p: Tensor, lr: Any) -> Any:
     return float(scale) if isinstance(scale, paddle.Tensor) else lr * float(scale)
 
 
-def rates_of(params: Sequence[Tensor], lr: object) -> list[Any]:
+def rates_of(params: Sequence[Tensor], lr: Scalar) -> list[Scalar]:
     """Return the learning rate of each parameter: in a program, one variable for each factor."""
     keys = list(map(_factor_key, params))
     found = {key: rate_of(p, lr) for key, p in dict(zip(keys, params, strict=True)).items()}
     return list(map(found.__getitem__, keys))
 
 
-def _factor_key(p: Tensor) -> Any:
+def _factor_key(p: Tensor) -> float:
     scale = (getattr(p, "optimize_attr", None) or {}).get("learning_rate", 1.0)
     return scale if isinstance(scale, (int, float)) else id(scale)
 
 
-def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Any], list[Group]]:
+def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Hyper], list[Group]]:
     """Return the settings of each parameter by its name, and the groups whose gradients Paddle has to prepare."""
     found, prepared = {}, []
     # A rule clips by the norm of all gradients, Paddle by the norm of those in a group that are clipped.
@@ -183,7 +185,9 @@ def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
     return None if by_others else h
 
 
-def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+def prepared_by_paddle(
+    optimizer: paddle.optimizer.Optimizer, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]
+) -> list[Tensor]:
     """Return gradients as Paddle clips and penalizes them, in copies."""
     made = list(pairs) if group.clip is None else _clipped(group.clip, list(pairs))
     found = [g for _, g in optimizer.append_regularization_ops(made, None)]
@@ -191,7 +195,7 @@ def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tenso
     return [paddle.reshape(g, old.shape) if old.ndim == 0 else g for g, (_, old) in zip(found, pairs, strict=True)]
 
 
-def _clipped(clip: Any, pairs: list[tuple[Tensor, Tensor]]) -> Any:
+def _clipped(clip: GradientClipBase, pairs: list[tuple[Tensor, Tensor]]) -> Any:
     try:
         return clip(pairs)
     except NotImplementedError:  # in the static graph, where the dynamic graph's operations give the same
@@ -213,7 +217,7 @@ def check_clip(clip: object, h: Hyper) -> None:
             raise ContradictionError(sentence(option, "None if grad_clip is given", value, "Drop one of them."))
 
 
-def with_both(h: Any, clip: Any, regularizer: Any) -> Any:
+def with_both(h: Any, clip: object, regularizer: Any) -> Any:
     """Return the settings with a clip and a regularizer, or None if no options do the same."""
     found, own = bounds_of_clip(clip), h.__dataclass_fields__
     if found is None or not found.keys() <= own.keys():
@@ -240,7 +244,7 @@ def bounds_of_clip(clip: Any) -> dict[str, Any] | None:
     return {"max_grad_value": (clip.min, clip.max)} if kind is ClipGradByValue else None
 
 
-def as_regularizer(value: object) -> Any:
+def as_regularizer(value: object) -> WeightDecayRegularizer | None:
     """Return the `weight_decay` of a group in the meaning of Paddle's optimizers: a penalty on the gradient."""
     if value is None or isinstance(value, WeightDecayRegularizer):
         return value

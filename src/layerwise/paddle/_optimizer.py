@@ -56,6 +56,7 @@ from layerwise.paddle._arrays import (
 from layerwise.paddle._checkpoints import Checkpoints
 from layerwise.paddle._groups import (
     Group,
+    Settings,
     bounds_of_clip,
     check_clip,
     groups_of,
@@ -108,8 +109,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
     _rule: ModuleType
     _hyper: type[Hyper]
     # Paddle's own attributes, which its wrappers read and write.
-    _dtype: Any
-    _learning_rate: Any
+    _dtype: paddle.dtype | None
+    _learning_rate: float | LRScheduler
     _master_weights: dict[str, Tensor]
 
     def __init__(self, given: Mapping[str, object]) -> None:
@@ -126,7 +127,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         multi_precision = checks.FLAG("multi_precision", given["multi_precision"], "Pass True or False.")
         self._members = [p for group in self._groups for p in group.params]
         in_dicts = any(group.given for group in self._groups)
-        parameters: Any = [dict(group.given) for group in self._groups] if in_dicts else self._members
+        parameters: list[Any] = [dict(group.given) for group in self._groups] if in_dicts else self._members
         if not self._is_open:
             check_matched("blocks", self._by_name.patterns, [p.name for p in self._members])
         super().__init__(
@@ -139,17 +140,17 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._multi_precision = multi_precision
         self._tensors, self._one_at_a_time = Slots(LIBRARY), OneAtATime()
         self._planned_with: Any = None  # wrappers may have set these when the settings were made
-        self._settings: dict[str, Any] = {}  # of each parameter by its name
+        self._settings: dict[str, Hyper] = {}  # of each parameter by its name
         self._by_paddle: list[Group] = []  # groups whose gradients Paddle prepares
 
-    def _add_param_group(self, param_group: dict[str, Any]) -> None:
+    def _add_param_group(self, param_group: Settings) -> None:
         """Add a group to Paddle's own list."""
         group = self._groups[len(self._param_groups)]
         register(group, decay_argument(self._hyper) != "weight_decay")
         self._param_groups.append({**group.given, "params": group.params, "grad_clip": group.clip})
 
     @classmethod
-    def _like(cls, name: str, given: Mapping[str, object]) -> dict[str, Any]:
+    def _like(cls, name: str, given: Mapping[str, object]) -> Settings:
         return joined(preset(name), given)
 
     # ---- the step
@@ -166,7 +167,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
     def minimize(
         self, loss: object, startup_program: object = None, parameters: object = None, no_grad_set: object = None
-    ) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
+    ) -> tuple[list[paddle.pir.Operation], list[tuple[Tensor, Tensor]]]:
         """Step the parameters, or those given here, except those in `no_grad_set`, after `loss.backward()`.
 
         As in Paddle's optimizers, the result is an empty list, and a list of parameters with their gradients. In the
@@ -200,7 +201,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         grads = core.eager.get_all_grads(params)
         return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
 
-    def apply_gradients(self, params_grads: Pairs) -> list[Any]:
+    def apply_gradients(self, params_grads: Pairs) -> list[paddle.pir.Operation]:
         """Step these parameters with these gradients; with None a parameter stays unchanged.
 
         In the static graph this adds the step to the program, and returns its operations.
@@ -229,7 +230,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
     def _apply_optimize(
         self, loss: Any, startup_program: Any, params_grads: Any, param_group_idx: int = 0
-    ) -> list[Any]:
+    ) -> list[paddle.pir.Operation]:
         """Do the same for Paddle's wrappers of optimizers."""
         pairs = params_grads["params"] if isinstance(params_grads, dict) else params_grads
         if self._graph is None:
@@ -258,7 +259,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             found.append(p)
         return found
 
-    def _append(self, graph: Graph, pairs: Pairs) -> list[Any]:
+    def _append(self, graph: Graph, pairs: Pairs) -> list[paddle.pir.Operation]:
         """Add a step of these parameters to their program."""
         program, startup = pairs[0][0].block.program, paddle.static.default_startup_program()
         for p, g in pairs:
@@ -382,7 +383,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         """The number of parameters."""
         return len(self._members)
 
-    def stats(self) -> dict[str, dict[str, Any]]:
+    def stats(self) -> dict[str, dict[str, Tensor]]:
         """Return the measurements of each parameter's last step by its name: numbers, or with blocks an array.
 
         They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. In the static graph they are
@@ -437,7 +438,7 @@ class Members:
     def has_blocks(self) -> bool:
         return bool(self.optimizer._by_name.is_given)
 
-    def kinds(self, due: Due) -> Any:
+    def kinds(self, due: Due) -> list[int]:
         return list(map(id, due.params))
 
     def planned(self, due: Due) -> list[Planned]:
@@ -462,7 +463,7 @@ class Members:
 
     def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
         lr = rates_of(self.params, as_rate(self.optimizer.get_lr()))
-        return Rates([n + 1 for n in counts], lr, [cast("Any", one.plan.h).weight_decay for one in planned])
+        return Rates([n + 1 for n in counts], lr, [one.plan.h.weight_decay for one in planned])
 
     def peak(self, planned: Planned, lr: float) -> float:
         return self.optimizer._peak(lr)

@@ -41,10 +41,10 @@ def as_rate(value: object) -> float:
     return found
 
 
-def options_of(h: type[Hyper], given: Mapping[str, object]) -> Any:
+def options_of(h: type[Hyper], given: Mapping[str, object]) -> Hyper:
     """Return the checked options of a rule, given arguments by their names."""
     make: Any = h
-    names, found = PADDLE.of(h), {}
+    names, found = PADDLE.of(h), dict[str, object]()
     for spec in fields(h):
         called = names.get(spec.name, (spec.name,))
         if spec.name == "adapt" and "always_adapt" in given:
@@ -56,7 +56,8 @@ def options_of(h: type[Hyper], given: Mapping[str, object]) -> Any:
             found[spec.name] = check(called[0], given[called[0]], RATES[spec.name])
         else:
             found[spec.name] = h.check(spec.name, given[called[0]], called[0], PADDLE.in_messages(h))
-    return make(**found)
+    made: Hyper = make(**found)
+    return made
 
 
 def joined(given: Mapping[str, object], own: Mapping[str, object]) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def joined(given: Mapping[str, object], own: Mapping[str, object]) -> dict[str, 
     return found
 
 
-def _adapt(h: type[Hyper], given: Mapping[str, object]) -> Any:
+def _adapt(h: type[Hyper], given: Mapping[str, object]) -> object:
     """Return where the trust ratio is used, from `adapt`, or without it from `always_adapt`."""
     always = checks.FLAG("always_adapt", given["always_adapt"], "Pass True or False.")
     if given["adapt"] is None:

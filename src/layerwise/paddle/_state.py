@@ -19,6 +19,7 @@ from layerwise.core.slot import Slot
 from layerwise.errors import StateError, warn
 from layerwise.options.by_name import few
 from layerwise.options.checks import Refused
+from layerwise.options.settings import Hyper
 from layerwise.paddle._arrays import Tensor, Variable, computing, dtype_name, shape_of, unreadable
 from layerwise.paddle._spelling import as_rate
 from layerwise.storage.options import COUNT
@@ -43,7 +44,7 @@ def named_master(p: Tensor, master: Tensor, name: str | None = None) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def powers(beta: float, dtype: str) -> Any:
+def powers(beta: float, dtype: str) -> np.ndarray:
     """Return β, β², … as Paddle carries them from step to step, rounded each time, until no bias is left."""
     kind = np.float64 if dtype == "float64" else np.float32
     count = int(np.log(np.finfo(kind).tiny) / np.log(beta)) if 0 < beta < 1 else 1
@@ -52,7 +53,7 @@ def powers(beta: float, dtype: str) -> Any:
     return np.multiply.accumulate(factors)
 
 
-def power(beta: float, count: int, dtype: str) -> Any:
+def power(beta: float, count: int, dtype: str) -> np.ndarray:
     """Return Paddle's power after this many steps, as an array of one number; 0 when no bias is left."""
     known = powers(beta, dtype)
     return known[count : count + 1].copy() if count < len(known) else np.zeros(1, known.dtype)
@@ -96,9 +97,9 @@ class Names(NamedTuple):
         return f"{self.prefix}{self.optimizer.lower()}_{what}"
 
 
-def dump(names: Names, settings: Mapping[str, object], slots: Mapping[str, Slot]) -> dict[str, Any]:
+def dump(names: Names, settings: Mapping[str, Hyper], slots: Mapping[str, Slot]) -> dict[str, object]:
     """Return the state under the names that Paddle's optimizers give it."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for p, slot in slots.items():
         target = p if slot.master is None else slot.master.name
         for key, tensor in _written(names, settings[p], slot):
@@ -131,11 +132,11 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 
 def by_parameter(
     names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, object]
-) -> Any:
+) -> dict[str, dict[str, Tensor]]:
     """Return a checkpoint's entries for each parameter, by their keys without numbers."""
     keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps, MASTER_KEY]
     others = {names._replace(optimizer=one).steps: one for one in ENTRIES if one != names.optimizer}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Tensor]] = {}
     for key, value in saved.items():
         p, own = _parsed(key, known)
         if p is None and str(key).rpartition("_")[0] in (*OF_PROGRAM, names.of_all("skipped"), names.of_all("fresh")):

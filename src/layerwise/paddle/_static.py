@@ -22,7 +22,7 @@ from layerwise.core.slot import Slot
 from layerwise.errors import ParameterError, StateError
 from layerwise.layout.pieces import Piece
 from layerwise.paddle._append import Due, Kept, assign, measured, stepped
-from layerwise.paddle._arrays import Variable, all_finite, computing, dtype_name, listed, shape_of
+from layerwise.paddle._arrays import Tensor, Variable, all_finite, computing, dtype_name, listed, shape_of
 from layerwise.paddle._state import Names
 from layerwise.rules.asks import Stepped
 from layerwise.storage.weights import MASTER
@@ -56,7 +56,7 @@ class Graph:
             why.append(paddle.logical_not(finite))
         return reduce(paddle.logical_or, why) if why else None
 
-    def append(self, dues: Sequence[Due], names: Names, skip: Variable | None) -> list[Any]:
+    def append(self, dues: Sequence[Due], names: Names, skip: Variable | None) -> list[paddle.pir.Operation]:
         """Append a step of these parameters, which is skipped if `skip` is true, and return its operations."""
         for due in dues:
             if due.p.name not in self._kept:
@@ -143,14 +143,14 @@ def firsts_of(dues: Sequence[Due], startup: object, peak: float, has_blocks: boo
     """Return what is known of the first step of these parameters, whose values a startup program will make."""
     zero, firsts = _zeros_of(startup), []
     for due in dues:
-        h: Any = due.plan.h
+        h = due.plan.h
         shape, measured = due.plan.shape, {"weight_norm": 0.0} if due.p.name in zero else {}
         kinds = is_vector(h, shape), not has_blocks and is_whole(h, shape)
         firsts.append(FirstStep(due.p.name, h, measured, h.weight_decay, peak, None, *kinds))
     return firsts
 
 
-def _zeros_of(startup: Any) -> set[str]:
+def _zeros_of(startup: paddle.static.Program) -> set[str]:
     """Return the names of the parameters that are set to zero."""
     found = set()
     for operation in startup.global_block().ops:
@@ -195,7 +195,7 @@ def _is_there(one: Variable) -> bool:
     return found is not None and found.get_tensor()._is_initialized()
 
 
-def _read(one: Variable) -> Any:
+def _read(one: Variable) -> Tensor:
     return np.array(_found(one))  # of bfloat16 its bits
 
 

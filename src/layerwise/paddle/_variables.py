@@ -16,7 +16,11 @@ from typing import Any
 import numpy as np
 import paddle
 
-from layerwise.paddle._arrays import FUNCTIONS, Variable, computing, dtype_name
+from layerwise.options.settings import Hyper
+from layerwise.options.values import Scalar
+from layerwise.paddle._arrays import FUNCTIONS, Tensor, Variable, computing, dtype_name
+from layerwise.rules.asks import Coefficients, Functions, Now, T
+from layerwise.rules.scalars import Compute
 
 Constants = dict[tuple[float, str, tuple[int, ...]], Variable]  # of a program, by their numbers, dtypes and shapes
 
@@ -40,7 +44,7 @@ class Array:
         return len(self.shape)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> paddle.dtype:
         """Paddle's dtype."""
         return self.variable.dtype
 
@@ -48,7 +52,7 @@ class Array:
         """Return another variable of the same program."""
         return Array(variable, self.constants)
 
-    def beside(self, x: Any, shape: tuple[int, ...] = ()) -> Variable:
+    def beside(self, x: Scalar, shape: tuple[int, ...] = ()) -> Variable:
         """Return the variable of an array, or a number as one of this dtype and a shape."""
         if isinstance(x, Array):
             return x.variable
@@ -75,14 +79,14 @@ def in_dtype(dtype: str, x: Variable) -> Variable:
     return x if dtype_name(x) == dtype else paddle.cast(x, dtype)
 
 
-def bare(x: Any) -> Any:
+def bare(x: Tensor) -> Tensor:
     """Return the variable of an array, or the variables of several; anything else as it is."""
     if isinstance(x, Array):
         return x.variable
     return [bare(one) for one in x] if isinstance(x, (list, tuple)) else x
 
 
-def _operator(compute: Callable[[Any, Any], Any], reflected: bool = False) -> Callable[[Array, Any], Array]:
+def _operator(compute: Callable[..., Variable], reflected: bool = False) -> Callable[[Array, Scalar], Array]:
     def apply(self: Array, other: object) -> Array:
         pair = self.variable, self.beside(other)
         return self.like(compute(*(reversed(pair) if reflected else pair)))
@@ -99,8 +103,8 @@ for name, compute in (("and", paddle.logical_and), ("or", paddle.logical_or)):
     setattr(Array, f"__{name}__", _operator(compute))
 
 
-def _lifted(function: Callable[..., Any]) -> Callable[..., Array]:
-    def apply(x: Any, *args: object, **options: object) -> Array:
+def _lifted(function: Callable[..., Variable]) -> Callable[..., Array]:
+    def apply(x: Tensor, *args: object, **options: object) -> Array:
         first: Array = x[0] if isinstance(x, (list, tuple)) else x
         return first.like(function(bare(x), *args, **options))
 
@@ -115,7 +119,7 @@ def wide(x: Variable, shape: tuple[int, ...]) -> Variable:
     return paddle.expand(x, list(shape))
 
 
-def _where(condition: Array, yes: Any, no: Any) -> Array:
+def _where(condition: Array, yes: Scalar, no: Scalar) -> Array:
     # paddle.where broadcasts by a dozen operations.
     like: Array = yes if isinstance(yes, Array) else no
     shape = np.broadcast_shapes(*(x.shape for x in (condition, yes, no) if isinstance(x, Array)))
@@ -139,7 +143,7 @@ def _ones_like(x: Array) -> Array:
     return x.like(x.beside(1.0, x.shape))
 
 
-def _weighted(G: Any, a: float, b: float, c: float) -> Array:
+def _weighted(G: Tensor, a: float, b: float, c: float) -> Array:
     """Return a + b·G + c·G² of matrices, as of tensors, whose numbers keep all of their digits."""
     own, squared = computing(G), G @ G
     one, G, squared = (
@@ -151,7 +155,7 @@ def _weighted(G: Any, a: float, b: float, c: float) -> Array:
 
 
 LIFTED = ("sum", "expm1", "concat", "reshape", "moveaxis", "stack", "squares", "asarray")
-NAMESPACE: Any = SimpleNamespace(
+NAMESPACE: Functions = SimpleNamespace(
     **{name: _lifted(getattr(FUNCTIONS, name)) for name in LIFTED},
     sqrt=_sqrt,
     ones_like=_ones_like,
@@ -169,27 +173,26 @@ class Numbers:
 
     def __init__(self, counts: Variable) -> None:
         self.counts, self.constants = counts, Constants()
-        self._known: dict[Any, Any] = {}
+        self._known: dict[object, Any] = {}
 
-    def once(self, key: object, make: Callable[[], Any]) -> Any:
+    def once(self, key: object, make: Callable[[], T]) -> T:
         """Return what is the same for several tensors."""
         if key not in self._known:
             self._known[key] = make()
-        return self._known[key]
+        found: T = self._known[key]
+        return found
 
     def number(self, x: Variable, dtype: str) -> Array:
         """Return the only number of a variable, in a dtype."""
-        found: Array = self.once(
+        return self.once(
             ("number", hash(x), dtype), lambda: Array(paddle.reshape(in_dtype(dtype, x), []), self.constants)
         )
-        return found
 
     def steps(self, dtype: str) -> Array:
         """Return the counts of all tensors, in a dtype."""
-        found: Array = self.once(("steps", dtype), lambda: Array(in_dtype(dtype, self.counts), self.constants))
-        return found
+        return self.once(("steps", dtype), lambda: Array(in_dtype(dtype, self.counts), self.constants))
 
-    def own(self, x: Any, place: int | slice) -> Any:
+    def own(self, x: Tensor, place: int | slice) -> Tensor:
         """Return what of numbers is of the tensors at this place."""
         if isinstance(x, tuple):
             return type(x)(*(self.own(one, place) for one in x))
@@ -201,11 +204,12 @@ class Numbers:
             return x[place]
         return x.like(self.once(("apart", hash(x.variable)), lambda: paddle.unstack(x.variable))[place])
 
-    def namespace(self, place: int | slice) -> Any:
+    def namespace(self, place: int | slice) -> Functions:
         """Return the functions for the tensors at this place."""
 
-        def coefficients(of: Callable[[Any, Any, Any], Any], h: Any, now: Any) -> Any:
+        def coefficients(of: Compute[Hyper], h: Hyper, now: Now) -> Coefficients:
             key = of, h, hash(now.lr.variable), hash(now.t.variable)
-            return self.own(self.once(key, lambda: of(NAMESPACE, h, now)), place)
+            found: Coefficients = self.own(self.once(key, lambda: of(NAMESPACE, h, now)), place)
+            return found
 
         return SimpleNamespace(**vars(NAMESPACE), coefficients=coefficients)

@@ -13,6 +13,7 @@ from layerwise.errors import warn
 from layerwise.options.misspellings import check_keywords
 from layerwise.torch import Mixed
 from layerwise.torch.groups._arguments import listed
+from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.tools._left_to_adamw import kept_by_rest, rules_of
@@ -32,7 +33,7 @@ def by_name(optimizer: type[Any]) -> type[Any]:
         return optimizer
     known, shared = ([name for name in signature(one).parameters if name != "params"] for one in (optimizer, Mixed))
 
-    def new(cls: type[Any], params: Any, *, of_model: Any = None, others: Any = None, **options: Any) -> Mixed:
+    def new(cls: type[Any], params: Any, *, of_model: Any = None, others: object = None, **options: Any) -> Mixed:
         check_keywords(optimizer.__name__, [name for name in options if name not in known], [*known, "others"])
         of_all = {name: x for name, x in options.items() if name in shared and (name, type(x)) != STATE}
         of_groups = {name: x for name, x in options.items() if name not in of_all}
@@ -64,11 +65,11 @@ class Split(NamedTuple):
     """The rule for hidden matrices, the rule for the others, options, and knowledge about parameters."""
 
     rule: type[Any]
-    others: Any
-    options: Mapping[str, Any]
+    others: object
+    options: Group
     known: Known
 
-    def of(self, group: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+    def of(self, group: Group) -> Iterator[GroupDict]:
         """Yield the groups that replace one. They keep its other settings; AdamW's rate stays in proportion to its
         rate.
         """
@@ -82,7 +83,7 @@ class Split(NamedTuple):
                 named = all(name for name, _ in members)
                 yield {**options, "params": [(name, p) if named else p for name, p in found]}
 
-    def _members(self, group: Mapping[str, Any]) -> Iterator[tuple[str | None, Tensor]]:
+    def _members(self, group: Group) -> Iterator[tuple[str | None, Tensor]]:
         names = group.get("param_names", ())
         for i, one in enumerate(group["params"]):
             name, p = one if isinstance(one, tuple) else (None, one)
@@ -92,7 +93,7 @@ class Split(NamedTuple):
         return id(p) in self.known.others or len(whole_shape(p)) < 2 or bool(name and is_called_otherwise(name))
 
 
-def _groups(params: Any) -> list[Mapping[str, Any]]:
+def _groups(params: Any) -> list[Group]:
     """Return parameters in groups, as trainers give them, or in one group."""
     given = list(params)
     if given and not isinstance(given[0], Mapping):
@@ -100,7 +101,7 @@ def _groups(params: Any) -> list[Mapping[str, Any]]:
     return [{**one, "params": listed(one["params"])} for one in given]
 
 
-def _warn_of_odd(name: str, groups: Sequence[Mapping[str, Any]]) -> None:
+def _warn_of_odd(name: str, groups: Sequence[Group]) -> None:
     """Warn if a rule has nothing to step, or has parameters that cannot be told from hidden matrices."""
     own, rest = ([group for group in groups if (group[RULE] == name) is wanted] for wanted in (True, False))
     if not own and rest:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any
 
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from layerwise.catalog.presets import preset
 from layerwise.errors import MissingPackageError
@@ -40,7 +41,7 @@ def register() -> list[str]:
     return list(found)
 
 
-def _info(make: Any, name: str, optimizer: type[Any]) -> Any:
+def _info(make: Callable[..., Any], name: str, optimizer: type[Any]) -> Any:
     options = optimizer._hyper.__dataclass_fields__
     return make(
         name=name,
@@ -64,7 +65,7 @@ def _in_one_word(name: str) -> str:
     return name.lower().replace(PREFIX, PREFIX.rstrip("_"))
 
 
-def _by_names_in_one_word(create: Any, split: Collection[str]) -> Any:
+def _by_names_in_one_word(create: Callable[..., Optimizer], split: Collection[str]) -> Callable[..., Optimizer]:
     """Return the factory, which also finds our names without the underscore.
 
     timm's factory takes the text after the last underscore as the name, because "lookahead_" may come before it:
@@ -73,7 +74,7 @@ def _by_names_in_one_word(create: Any, split: Collection[str]) -> Any:
     """
 
     @wraps(create)
-    def create_optimizer(model_or_params: Any, opt: str, *args: Any, **kwargs: Any) -> Any:
+    def create_optimizer(model_or_params: object, opt: str, *args: object, **kwargs: object) -> Optimizer:
         word = _in_one_word(opt)
         if word.rpartition("_")[2] in split and isinstance(model_or_params, Module):
             kwargs["of_model"] = model_or_params

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from ast import literal_eval
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence
+from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.tools._param_groups import SMALL, chosen
 from layerwise.trainers import classes
@@ -38,11 +40,11 @@ def register() -> list[str]:
     return list(found)
 
 
-def _with_rate(create: Any) -> Any:
+def _with_rate(create: Callable[..., Optimizer]) -> Callable[..., Optimizer]:
     """Return the Trainer's method, which gives its learning rate to a class of ours that comes without one."""
 
     @wraps(create)
-    def create_optimizer(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def create_optimizer(self: Any, *args: object, **kwargs: object) -> Optimizer:
         optimizer, options = self.optimizer_cls_and_kwargs or (None, {})
         hyper = getattr(optimizer, "_hyper", None)
         if hyper is not None and "lr" not in options and hyper.__dataclass_fields__["lr"].default is not None:
@@ -97,14 +99,14 @@ def _sparing(optimizer: type[Any], model: nn.Module) -> type[Any]:
     return type(optimizer.__name__, (optimizer,), {"__new__": new, "__doc__": optimizer.__doc__})
 
 
-def _apart(group: Mapping[str, Any], small: Collection[int], off: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _apart(group: Group, small: Collection[int], off: Group) -> Iterator[GroupDict]:
     """Yield a group of the Trainer's in two, if it has both: the others, and biases and norms with these options."""
     for options, wanted in (({}, False), (off, True)):
         if found := [p for p in group["params"] if (id(p) in small) is wanted]:
             yield {**options, **group, "params": found}
 
 
-def _with_adams(others: object, adams: Mapping[str, object]) -> Any:
+def _with_adams(others: object, adams: Mapping[str, object]) -> object:
     """Return the rule for the parameters that are not hidden matrices: the named one, or AdamW with the Trainer's
     options.
     """
@@ -113,7 +115,7 @@ def _with_adams(others: object, adams: Mapping[str, object]) -> Any:
     return others
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str) -> object:
     """Return a value of optim_args, where everything is text: a number, None, True or a word."""
     try:
         return literal_eval(text)

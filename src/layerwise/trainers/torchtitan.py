@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torch.optim import Optimizer
 from torchtitan.components.optimizer import OptimizersContainer as Container
 
+from layerwise.torch.groups._members import Group
 from layerwise.trainers import classes
 from layerwise.trainers._split import by_name
 
@@ -25,17 +27,18 @@ class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need n
         """The configuration of torchtitan's container."""
 
     @staticmethod
-    def _resolve_optimizer_factory(name: str) -> Callable[..., Any]:
+    def _resolve_optimizer_factory(name: str) -> Callable[..., Optimizer]:
         optimizer = classes().get(name)
         if optimizer is None:
-            own: Callable[..., Any] = Container._resolve_optimizer_factory(name)
+            own: Callable[..., Optimizer] = Container._resolve_optimizer_factory(name)
             return own
         return partial(_made, optimizer)
 
 
-def _made(optimizer: type[Any], groups: Sequence[dict[str, Any]], **options: object) -> Any:
+def _made(optimizer: type[Any], groups: Sequence[Group], **options: object) -> Optimizer:
     """Return the optimizer of groups that contain torchtitan's implementation setting."""
     fast = all(group.get("fused") or group.get("foreach") for group in groups)
     plain = [{key: x for key, x in group.items() if key not in ("fused", "foreach")} for group in groups]
     how = {} if fast else {"fused": False, "foreach": False}
-    return by_name(optimizer)(plain, **{**how, **options})
+    made: Optimizer = by_name(optimizer)(plain, **{**how, **options})
+    return made
