@@ -17,8 +17,7 @@ from layerwise.engines.assignment import prepare
 from layerwise.engines.programs import MANY, ByRates
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Array, Now
+from layerwise.rules.asks import Array, Now, Scalar
 
 if TYPE_CHECKING:
     from typing_extensions import Self

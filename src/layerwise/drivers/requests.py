@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.options.values import Scalar
 from layerwise.rules.arrays import square
 from layerwise.rules.asks import (
     Array,
@@ -18,6 +17,7 @@ from layerwise.rules.asks import (
     MeanSquare,
     ModelSum,
     Request,
+    Scalar,
     Sum,
     T,
     Whole,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Array, Coefficients, Now, T
+from layerwise.rules.asks import Array, Coefficients, Now, Scalar, T
 from layerwise.rules.scalars import Compute, H
 
 

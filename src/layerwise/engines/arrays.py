@@ -6,8 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from layerwise.engines import Job
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Array, Functions
+from layerwise.rules.asks import Array, Functions, Scalar
 from layerwise.storage.library import Bits
 
 

@@ -20,9 +20,8 @@ from layerwise.errors import ContradictionError, GradientError, ParameterError, 
 from layerwise.layout.pieces import Piece, lay_out
 from layerwise.options.checks import number
 from layerwise.options.settings import Hyper, options_in_order
-from layerwise.options.values import Scalar
 from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Array, Coefficients, Now
+from layerwise.rules.asks import Array, Coefficients, Now, Scalar
 from layerwise.rules.scalars import Compute, H
 
 LR, DECAY = "learning_rate", "weight_decay"

@@ -17,14 +17,7 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.core.slots import Due, Planned, Slots
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import (
-    ArgumentError,
-    ContradictionError,
-    GradientError,
-    ParameterError,
-    sentence,
-    warn,
-)
+from layerwise.errors import ArgumentError, ContradictionError, GradientError, ParameterError, sentence, warn
 from layerwise.layout.pieces import lay_out
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array

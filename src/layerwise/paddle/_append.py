@@ -18,11 +18,10 @@ from layerwise.engines.rule import STACKED
 from layerwise.errors import HyperparameterError, LayerwiseError
 from layerwise.layout.pieces import Layout, Piece
 from layerwise.options.settings import Hyper
-from layerwise.options.values import Scalar
 from layerwise.paddle._arrays import Variable, computing, dtype_name, shape_of
 from layerwise.paddle._variables import NAMESPACE, Array, Constants, Numbers, bare, in_dtype, wide
 from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Functions, Now, Stepped
+from layerwise.rules.asks import Functions, Now, Scalar, Stepped
 from layerwise.storage.weights import MASTER
 
 SMALL = 1 << 12  # the largest number of elements of a tensor that is stacked with others

@@ -23,13 +23,7 @@ from layerwise.core.slots import Due, Planned, Rates, Slots
 from layerwise.engines import Candidate, choose
 from layerwise.engines.compiled import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
-from layerwise.errors import (
-    EngineError,
-    HyperparameterError,
-    ParameterError,
-    ScheduledError,
-    sentence,
-)
+from layerwise.errors import EngineError, HyperparameterError, ParameterError, ScheduledError, sentence
 from layerwise.layout.blocks import as_blocks
 from layerwise.layout.pieces import lay_out
 from layerwise.options import checks

@@ -17,9 +17,8 @@ import numpy as np
 import paddle
 
 from layerwise.options.settings import Hyper
-from layerwise.options.values import Scalar
 from layerwise.paddle._arrays import FUNCTIONS, Tensor, Variable, computing, dtype_name
-from layerwise.rules.asks import Coefficients, Functions, Now, T
+from layerwise.rules.asks import Coefficients, Functions, Now, Scalar, T
 from layerwise.rules.scalars import Compute
 
 Constants = dict[tuple[float, str, tuple[int, ...]], Variable]  # of a program, by their numbers, dtypes and shapes

@@ -52,14 +52,7 @@ from layerwise.rules.asks import (
     Statistic,
     Stepped,
 )
-from layerwise.rules.factors import (
-    Averaging,
-    divided,
-    factored_option,
-    fitted,
-    min_dim_option,
-    second_moment,
-)
+from layerwise.rules.factors import Averaging, divided, factored_option, fitted, min_dim_option, second_moment
 from layerwise.rules.parts import cautious, clip_of, ready
 from layerwise.rules.scalars import at_least, at_most, choose, named, once_a_step
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
-from layerwise.options.values import Scalar
+from layerwise.options.values import Scalar as Scalar
 
 Array = Any  # of the library whose functions the rule is given
 RuleState = tuple[Array, ...]  # a rule's State, which is a named tuple

@@ -51,14 +51,7 @@ from layerwise.rules import dimensions
 from layerwise.rules.arrays import add, after, final, mix, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Stepped
 from layerwise.rules.lines import dims_option
-from layerwise.rules.matrices import (
-    Polynomial,
-    divided_sides,
-    in_stretches,
-    least_work,
-    orthogonalized,
-    shorter_kept,
-)
+from layerwise.rules.matrices import Polynomial, divided_sides, in_stretches, least_work, orthogonalized, shorter_kept
 from layerwise.rules.parts import ready
 from layerwise.rules.products import HALVES
 from layerwise.rules.scalars import named, once_a_step, one_minus_power

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Array, Functions
+from layerwise.rules.asks import Array, Functions, Scalar
 from layerwise.storage.bits import OfArray
 from layerwise.storage.index import Index
 

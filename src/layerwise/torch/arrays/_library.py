@@ -15,8 +15,7 @@ from torch.autograd.graph import increment_version
 from layerwise.core.slot import NamedState
 from layerwise.engines import compiled
 from layerwise.engines.processor import processor_multiplies
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Functions, T
+from layerwise.rules.asks import Functions, Scalar, T
 from layerwise.rules.products import worth_halving
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Array, Functions
+from layerwise.rules.asks import Array, Functions, Scalar
 from layerwise.torch.arrays import _library as of_one
 from layerwise.torch.arrays._library import PURE, Tensors, held, multiplies, wide_dtype
 from layerwise.torch.arrays._lists import Dims, Many, on_flats

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Array
+from layerwise.rules.asks import Array, Scalar
 from layerwise.torch.arrays._library import computing, held
 
 Dims = tuple[int, ...]

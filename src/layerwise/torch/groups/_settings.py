@@ -18,8 +18,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options.by_name import ByName
 from layerwise.options.checks import as_float
 from layerwise.options.settings import Hyper
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import T
+from layerwise.rules.asks import Scalar, T
 from layerwise.storage.options import Wanted
 from layerwise.torch.groups._members import Group, GroupDict
 

@@ -20,8 +20,7 @@ from layerwise.engines import Changed, Counter, Engine, Stats, compiled
 from layerwise.engines.addresses import States
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.options.settings import Hyper, in_words
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Array, Now
+from layerwise.rules.asks import Array, Now, Scalar
 from layerwise.storage.options import Wanted
 from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.arrays._library import LIBRARY, named, quick

@@ -18,17 +18,9 @@ from layerwise.core.step import keep_latest, run_or_remake
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
-from layerwise.options.values import Scalar
-from layerwise.rules.asks import Array
+from layerwise.rules.asks import Array, Scalar
 from layerwise.torch.groups._members import Group, Members, apart
-from layerwise.torch.groups._settings import (
-    CheckedGroup,
-    GroupRates,
-    capturing,
-    check_capture,
-    on_gpu,
-    scalar,
-)
+from layerwise.torch.groups._settings import CheckedGroup, GroupRates, capturing, check_capture, on_gpu, scalar
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import CHANGES, stretched
