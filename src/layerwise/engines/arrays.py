@@ -7,7 +7,7 @@ from typing import Protocol
 
 from layerwise.engines import Job
 from layerwise.rules.asks import Array, Functions, Scalar
-from layerwise.storage.library import Bits
+from layerwise.storage.bit_views import Bits
 
 
 class Arrays(Protocol):

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from layerwise.jax._types import Array, Dtype
+from layerwise.storage.bit_views import Bits
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
-from layerwise.storage.library import Bits
 
 
 class Words:

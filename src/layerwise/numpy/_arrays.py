@@ -16,9 +16,9 @@ from layerwise.errors import GradientError, HyperparameterError, ParameterError,
 from layerwise.options.by_name import Name
 from layerwise.rules.asks import Functions
 from layerwise.rules.products import worth_halving
+from layerwise.storage.bit_views import Bits
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
-from layerwise.storage.library import Bits
 
 Array = np.ndarray
 """A NumPy array of any shape and dtype."""

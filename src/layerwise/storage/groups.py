@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from layerwise.rules.asks import Array, Functions
 from layerwise.storage import Coded
-from layerwise.storage.library import Bits
+from layerwise.storage.bit_views import Bits
 
 GROUP = 64
 SIGNED, UNSIGNED = 127.0, 255.0

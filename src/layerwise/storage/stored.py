@@ -9,10 +9,10 @@ from types import ModuleType
 
 from layerwise.rules.asks import Array
 from layerwise.storage import Format, Storage, groups
+from layerwise.storage.bit_views import Bits
 from layerwise.storage.bits import WORD, at_step, random, turned
 from layerwise.storage.extension import extension
 from layerwise.storage.index import Index
-from layerwise.storage.library import Bits
 from layerwise.storage.weights import KEPT, LOW
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from layerwise.rules.asks import Array
-from layerwise.storage.library import Bits
+from layerwise.storage.bit_views import Bits
 
 MASTER, REMAINDER = "master", "remainder"
 

@@ -17,9 +17,9 @@ from layerwise.engines import compiled
 from layerwise.engines.processor import processor_multiplies
 from layerwise.rules.asks import Functions, Scalar, T
 from layerwise.rules.products import worth_halving
+from layerwise.storage.bit_views import Bits
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
-from layerwise.storage.library import Bits
 from layerwise.torch.sharding._cuts import like, local
 
 LOW = (torch.float16, torch.bfloat16)
