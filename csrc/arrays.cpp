@@ -51,7 +51,7 @@ struct Tensor {
   int64_t *shape, *stride;
   uint64_t offset;
 };
-struct Exchanged {  // a share in a tensor, and what it holds
+struct Exchanged {  // a DLPack view of a tensor, which keeps its memory alive, and what the view says
   uint32_t major, minor;
   void* holder;
   void (*leave)(Exchanged* self);
@@ -69,7 +69,7 @@ constexpr uintptr_t PAGE = 4096;
 constexpr int DTYPES = 8;
 
 PyTypeObject* torch_types[2];
-PyTypeObject* plain_types[2];  // of another library, whose tensors hold their numbers where its table says
+PyTypeObject* plain_types[2];  // of another library, whose table of functions tells where a tensor's numbers are
 PyObject* torch_dtypes;
 const Exchange* plain_exchange;
 const Exchange* exchange;
@@ -85,20 +85,20 @@ struct Owned {
   ~Owned() { Py_XDECREF(o); }
 };
 
-// A tensor in Python, as python_variable.h of PyTorch has it. Its functions take the place of the pointer.
+// The Python object of a tensor, as PyTorch's python_variable.h lays it out. PyTorch's functions take the address of `tensor`.
 struct OfPython {
   PyObject_HEAD
   const void* tensor;
 };
 
-// The number that a method returns, or −1.
+// Calls a method that returns an integer; −1 if it fails.
 int64_t number_of(PyObject* object, PyObject* method) {
   const Owned found{object ? PyObject_CallMethodNoArgs(object, method) : nullptr};
   return found.o ? PyLong_AsLongLong(found.o) : -1;
 }
 
-// Bytes of a tensor's storage from where the tensor begins. Negative where nothing is known of it, and where the numbers
-// in it are to be negated when they are read.
+// The bytes of a tensor's storage from the tensor's first element on. Negative if they are unknown, or if the tensor is a
+// view whose numbers PyTorch negates when it reads them.
 int64_t room(PyObject* tensor, int64_t unit) {
   int64_t bytes = -1, offset = -1;
   if (functions.is_neg) {
@@ -158,7 +158,7 @@ bool look_by_table(PyObject* x, View& v, const Exchange* table) {
   return true;
 }
 
-// The version of a library's table that is known here, or null.
+// The library's DLPack table, if its version is one that this file can use; otherwise null.
 const Exchange* known(PyObject* table) {
   if (table == Py_None) return nullptr;
   auto found = static_cast<const Exchange*>(PyCapsule_GetPointer(table, "dlpack_exchange_api"));
@@ -167,14 +167,15 @@ const Exchange* known(PyObject* table) {
   return found && found->minor >= 3 && found->tensor_of ? found : nullptr;
 }
 
-// Whether a single number is stored as it is, in this many bytes.
+// Whether a tensor of one number has this many bytes of memory that hold it.
 bool is_itself(PyObject* x, int64_t bytes) {
   const bool found = room(x, bytes) >= bytes;
   PyErr_Clear();
   return found;
 }
 
-// A freed storage begins at 0, and a view of it lies where its offset says. No system lets a process have the first page.
+// A storage whose memory was freed begins at address 0, so a view of it seems to lie at its offset. That is recognizable,
+// because no system gives a process the first page of memory.
 bool is_there(int64_t device, const char* address) {
   static const uintptr_t lowest = std::max(system::lowest_address(), PAGE);
   return reinterpret_cast<uintptr_t>(address) >= (device == HOST ? lowest : PAGE);
@@ -254,7 +255,7 @@ bool in_memory(PyObject* x) {
 int64_t extent(const View& v) {
   if (is_empty(v.shape, v.dims)) return 0;
   int64_t last = 0;
-  for (int d = 0; d < v.dims; d++) last += (v.shape[d] - 1) * v.stride[d];  // PyTorch's are never negative
+  for (int d = 0; d < v.dims; d++) last += (v.shape[d] - 1) * v.stride[d];  // PyTorch has no negative strides
   return last * v.unit + size_of(v.dtype);
 }
 
@@ -309,7 +310,7 @@ Seen::Seen(const View& v) : dtype(v.dtype), dims(v.dims), few{} {
 
 bool Seen::matches(const View& v) const {
   if (v.dtype != dtype || v.dims != dims) return false;
-  // Where there is one element or none along a dimension, its stride may be anything.
+  // The stride of a dimension with at most one element means nothing, and may be any number.
   bool empty = false, alike = true;
   const int64_t* seen = pairs();
   for (int d = 0; d < dims; d++) {

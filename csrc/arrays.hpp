@@ -1,4 +1,4 @@
-// Arrays of NumPy, and tensors of PyTorch and of another library: where they lie, and how.
+// The addresses, shapes and strides of NumPy's arrays, and of tensors of PyTorch and of one other library.
 #pragma once
 
 #include <Python.h>
@@ -24,50 +24,50 @@ struct View {
 // The device number of CPU memory; other devices have other numbers.
 constexpr int64_t HOST = 0;
 
-// Makes the module able to look at NumPy's arrays: at the start, once. −1 and a Python error where it cannot.
+// Imports NumPy's C interface. Called once, when the module is loaded; returns −1 and sets a Python error if it fails.
 int open_numpy();
 
-// Functions of PyTorch's that Python's methods call, by their addresses; all are 0 where one is missing.
+// PyTorch's own functions behind a tensor's methods, by address: calling them is faster. All are 0 if one is missing.
 struct TorchFunctions {
   bool (*is_neg)(const void* tensor) = nullptr;
   int32_t (*storage_size)(const void* tensor, int64_t* bytes) = nullptr;
   int32_t (*storage_offset)(const void* tensor, int64_t* elements) = nullptr;
 };
 
-// The exact types whose numbers lie where they say, their dtypes in the order of ours, and PyTorch's table of functions or
-// None.
+// Tells the module PyTorch's types (only tensors of exactly these types are taken), its dtypes in the order of ours, and its
+// DLPack table of functions, or None.
 void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObject* exchange);
 
-// The same of a library whose tensors hold their numbers where its table says, such as Paddle. false, and nothing known,
-// where its table is not of a version that is known here.
+// The same for a library whose DLPack table alone locates a tensor's numbers, such as Paddle. Returns false, and changes
+// nothing, if the version of the table is not supported.
 bool open_plain(PyObject* tensor, PyObject* parameter, PyObject* exchange);
 
-// Takes these functions in the place of methods from now on, if they say of a plain tensor and of one that is negated
-// when it is read what the methods say. false where they do not.
+// Uses these functions in place of methods from now on, if both give the same answers for a plain tensor and for a tensor
+// that is negated when it is read. Otherwise returns false.
 bool use_torch_functions(const TorchFunctions& functions, PyObject* plain, PyObject* negated);
 
-// Whether the numbers of a tensor are those that its memory holds. They are not where a view is to be negated when it is
-// read, where a tensor of zeros has no memory, and where memory was given back, all of it or the end.
+// Whether the tensor's memory really holds its numbers. It does not if the tensor is a view that is negated when it is read,
+// if it is a tensor of zeros without memory, or if some of its memory was freed.
 bool in_memory(PyObject* tensor);
 
-// false, and no Python error, where an array is of another kind or dtype, or its numbers are not in this machine's memory.
+// Returns false, without a Python error, for an array of another kind or dtype, or one that is not in host memory.
 bool look(PyObject* array, View& view, bool writable);
 
-// Whether the memory in which an array was seen holds its numbers.
+// The same for an array that was already seen.
 bool holds_numbers(PyObject* array, const View& view);
 
-// The same of a tensor on any device, or of a NumPy array; what lies elsewhere is not to be read, and what lies here need
-// not be the numbers.
+// Looks at a tensor on any device, or at a NumPy array. Memory of another device must not be read, and host memory need not
+// hold the tensor's numbers (see above).
 bool look_anywhere(PyObject* array, View& view);
 
-// Bytes from the first element of a tensor to the end of the last; none where it is empty.
+// The bytes from the first element of a tensor to the end of the last one; 0 for an empty tensor.
 int64_t extent(const View& view);
 
-// Of those exact types.
+// Whether the object's type is exactly one of those types.
 bool is_tensor(PyObject* object);
 
-// Shares in the memory of tensors, while others may run Python and give a tensor another memory. NumPy's arrays are not
-// given another: there it is enough that somebody has the array. Used by who may run Python.
+// Keeps the memory of tensors alive while other threads run Python, which may give a tensor other memory. A NumPy array keeps
+// its memory, so a reference to the array is enough. Only a thread that may run Python uses this.
 class Shares {
  public:
   Shares() = default;
@@ -81,18 +81,18 @@ class Shares {
   std::vector<void*> exchanged_;  // of a library with a table alone
 };
 
-// The one number of a tensor in this machine's memory that holds a count. false, and no Python error, where it is of another
-// kind.
+// Finds the number in a tensor that holds a step count in host memory. Returns false, without a Python error, if the tensor
+// is of another kind.
 bool find_count(PyObject* tensor, int64_t*& count);
 
-// How an array lay in memory when its batch was laid out, wherever that was. All in one place where there are few dimensions: with a thousand small
-// tensors, it is memory that is not in the cache that a step waits for.
+// The layout of an array when its batch was laid out, on any device. Arrays of few dimensions need no second allocation:
+// with a thousand small tensors, a step mostly waits for memory that is not in the cache.
 struct Seen {
   static constexpr int FEW = 3;
   Dtype dtype;
   int dims;
   int64_t few[2 * FEW];        // shape and stride, in bytes, of each dimension
-  std::vector<int64_t> many;  // the same where they are more
+  std::vector<int64_t> many;  // the same, for more dimensions
 
   explicit Seen(const View& v);
   bool matches(const View& v) const;

@@ -1,4 +1,4 @@
-// The tensors of one step: cut into layers, chunks and groups once, then stepped again and again.
+// The tensors of one step, which are cut into layers, chunks and groups once, and then stepped many times.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +16,23 @@ namespace layerwise {
 
 class Scratchpad;
 
-// One array as the caller has it; strides in bytes.
+// One array, as the caller passes it. Strides are in bytes.
 struct Array {
   bool present = false;
   Dtype dtype = F32;
   std::vector<int64_t> stride;
 };
 
-// Roles of a tensor's arrays: p, g, the parts of the state with their shape, then those by rows and by columns. The next
-// three are places among the sums of a round, counted in numbers: of rows, columns and matrices. Then come two that number
-// the elements, as the operands of the same names do, and the numbers of each layer. Where an array has size 1 it has
-// stride 0.
+// The roles of a tensor's arrays: p, g, the parts of the state that have their shape, then the parts by rows and by columns.
+// The next three are not arrays, but places among the sums of a round, counted in numbers: sums of rows, of columns and of
+// matrices. Then come two that number the elements, like the operands of the same names, and the numbers of each layer.
+// A dimension of size 1 has stride 0.
 enum Role {
   ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_S2, ROLE_S3, ROLE_ROWS, ROLE_COLUMNS, ROLE_ROW_SUMS, ROLE_COLUMN_SUMS,
   ROLE_MATRIX_SUMS, ROLE_INDEX, ROLE_GROUP, ROLE_L0, ROLE_L1, ROLES
 };
 
-// How the arrays of a tensor are stored, where not all are plain.
+// The storage formats of a tensor's arrays, if not all of them are plain numbers.
 struct Formats {
   struct One {
     Format format = PLAIN;
@@ -54,8 +54,8 @@ struct Formats {
 // Everything that determines the layout of a tensor's step.
 struct Form {
   const Program* program = nullptr;
-  bool clips_own = false, clips_model = false;  // by the norm of its own gradient, by that of all
-  std::vector<int> rows, cols;                  // where its program knows of them
+  bool clips_own = false, clips_model = false;  // clipped by the norm of its own gradient, or by the global norm
+  std::vector<int> rows, cols;                  // dimensions, if the program uses rows and columns
   std::optional<Formats> formats;
 
   bool operator==(const Form&) const = default;
@@ -65,7 +65,7 @@ inline bool has(const std::vector<int>& dims, size_t d) { return std::find(dims.
 
 struct Tensor {
   Form form;
-  std::vector<int64_t> shape, full_shape;  // of the part that is held, and of the unsharded tensor
+  std::vector<int64_t> shape, full_shape;  // of the part in this process, and of the whole tensor
   std::vector<int> block_dims;
   std::array<Array, ROLES> arrays;
 
@@ -76,24 +76,25 @@ struct Tensor {
   }
 };
 
-// A dimension of a layer, or several that lie in a row in all arrays.
+// A dimension of a layer, or several that are contiguous in all arrays and so can be walked as one.
 struct Dim {
   int64_t size;
   Operand kind;  // ROW, COL, or P for neither
   int64_t stride[ROLES];
 };
 
-// The rounds of requests that engines/programs.py, `asked_of`, has: of a tensor, the stage, which of that stage, and how many
-// numbers.
+// The rounds of requests that engines/programs.py lists: for each its tensor, its stage, its index within the stage, and the
+// number of its sums.
 using Rounds = std::vector<std::vector<std::tuple<int, int, int, int64_t>>>;
 
-// A request, and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
+// A request, and the place of its numbers among those of its round. They are in the order of the dimensions, of which some
+// count blocks.
 struct Request {
   int tensor, stage, which;
   int64_t at;
 };
 
-// Adds up what chunks have of n sums, each so many numbers behind the one before, in their order.
+// Adds up the chunks' shares of n sums, always in the same order. A chunk's shares are `room` numbers after the last one's.
 inline void add_up(double* sums, int64_t n, int64_t chunks, int64_t room) {
   for (int64_t s = 1; s < chunks; s++)
     for (int64_t i = 0; i < n; i++) sums[i] += sums[s * room + i];
@@ -101,8 +102,8 @@ inline void add_up(double* sums, int64_t n, int64_t chunks, int64_t room) {
 
 class Batch {
  public:
-  // Throws std::length_error where a tensor has too many dimensions, or its groups do not lie in a row. With `rounds`,
-  // others complete these sums, and nothing is written before `apply`.
+  // Throws std::length_error if a tensor has too many dimensions, or if its groups are not contiguous. With `rounds`, other
+  // processes complete these sums, and nothing is written before `apply`.
   Batch(std::vector<Tensor> tensors, const std::optional<Rounds>& rounds);
   ~Batch();
   Batch(const Batch&) = delete;
@@ -111,17 +112,17 @@ class Batch {
   int64_t elements() const { return count_; }
   void place(int tensor, Role role, char* address);
   void place_beside(int tensor, Operand array, Dtype dtype, char* address);
-  // The numbers of a step: those of the gradient, then the program's; or those that another tensor was given.
+  // Sets the numbers of a tensor's step: those of its gradient, then the program's; or copies them from another tensor.
   void now(int tensor, const double* numbers);
   void now_as(int tensor, int other);
   int numbers(int tensor) const { return OF_GRADIENT + program(tensor).numbers; }
   const Form& form(int tensor) const { return tensors_[size_t(tensor)].form; }
-  void start();  // a step, once all is placed
-  // Σg² of the model, where it is known before.
+  void start();  // begins a step, after all arrays and numbers are set
+  // Passes Σg² over the model, if it is known before the step.
   void step(const double* model = nullptr);
 
-  // Where the batch stops: `measure` goes to the next request, and is false where there is none left. What was asked
-  // for lies in `sums`, to be completed there before the next call. `leave` gives up, or ends, a step.
+  // For a batch that stops: `measure` runs up to the next round of requests, and returns false if none is left. The round's
+  // sums are in `sums`, where the caller completes them before the next call. `leave` ends a step, or gives it up.
   bool measure();
   void apply();
   void leave();
@@ -132,26 +133,26 @@ class Batch {
 
   std::atomic<bool> busy{false};
 
-  // Fewer elements are stepped by the calling thread alone. Between two operations PyTorch's threads spin, and a
-  // caller that wakes one of ours then waits for both.
+  // A step of fewer elements is left to the calling thread. PyTorch's threads spin between two operations, so waking one of
+  // ours would make the caller wait for both.
   static inline int64_t alone = 1 << 19;
 
  private:
-  enum Kind : uint8_t { OWN, MODEL, MEASURE, PREPARE, APPLY };  // the first ones as stages of requests
+  enum Kind : uint8_t { OWN, MODEL, MEASURE, PREPARE, APPLY };  // the first three are the stages of requests
   struct Work {
     Kind kind;
     int round = 0;  // being measured
   };
   static constexpr int OF_GRADIENT = int(sizeof(GradientNumbers) / sizeof(double));
   struct Task {
-    int first, last;  // several small layers from end to end, or
-    int64_t chunk;   // one chunk of the first
+    int first, last;  // several small layers, one after another, or
+    int64_t chunk;   // one chunk of the first layer
   };
   struct Stage;
   using Stages = std::vector<std::unique_ptr<Stage>>;
   struct Round {
     Stages stages;
-    Work answers;  // computed from its sums
+    Work answers;  // the work that is done once the sums are known
     std::vector<Request> requests;
     int64_t length = 0;
   };
@@ -198,20 +199,20 @@ class Batch {
   std::vector<std::unique_ptr<Lines>> lines_;
   std::vector<std::unique_ptr<Storage>> storage_;
   std::vector<double> partial_;
-  std::vector<std::array<double, STATS>> stats_, reported_;  // of the last step that was taken, and of the present one
-  std::unique_ptr<std::atomic<int64_t>[]> left_;  // chunks of a layer that are still to do
-  Stages stages_;  // of the step, or if the batch stops, of `apply`
+  std::vector<std::array<double, STATS>> stats_, reported_;  // of the last completed step, and of the present one
+  std::unique_ptr<std::atomic<int64_t>[]> left_;  // the number of a layer's chunks that are not done yet
+  Stages stages_;  // of a whole step; if the batch stops, only those of `apply`
   Stages* running_ = nullptr;
   std::unique_ptr<Scratchpad> scratchpad_;
-  std::atomic<int> come_{0};  // how many have come to take part in this step
-  int64_t scratch_ = 0;  // bytes, of the group that needs most
+  std::atomic<int> come_{0};  // the number of threads that have joined this step
+  int64_t scratch_ = 0;  // bytes that the largest group needs
   int64_t count_ = 0;
-  const double* model_ = nullptr;  // as `step` was given it
+  const double* model_ = nullptr;  // what `step` was passed
   bool own_norms_first_ = false;  // each tensor's own norm is needed before that of all
 
   const bool stops_;
   std::vector<Round> rounds_;
-  size_t round_ = 0;  // how many have been measured
+  size_t round_ = 0;  // the number of rounds that have been measured
   std::vector<double> sums_;
 };
 

@@ -531,46 +531,46 @@ NB_MODULE(_native, m) {
         open_torch(tensor.ptr(), parameter.ptr(), dtypes.ptr(), exchange.ptr());
       },
       nb::arg("tensor"), nb::arg("parameter"), nb::arg("dtypes"), nb::arg("exchange").none(),
-      "Make PyTorch's tensors known: their types, their dtypes, and their table of C functions or None.");
+      "Register PyTorch's types of tensors, their dtypes, and their table of C functions, or None.");
   m.def(
       "open_plain",
       [](nb::handle tensor, nb::handle parameter, nb::handle exchange) {
         return open_plain(tensor.ptr(), parameter.ptr(), exchange.ptr());
       },
       nb::arg("tensor"), nb::arg("parameter"), nb::arg("exchange").none(),
-      "Make tensors of another library known by its table of C functions; return False if that is of another version.");
+      "Register another library's types of tensors and its table of C functions; return False if its version is unknown.");
   m.def("use_torch_functions", &use_torch, nb::arg("addresses"), nb::arg("plain"), nb::arg("negated"),
-        "Ask functions of PyTorch's at these addresses (is_neg, storage size, offset); False if they contradict methods.");
-  m.def("reaches", &reaches, nb::arg("array"), "Return whether an array holds floating numbers in this machine's memory.");
+        "Use PyTorch's functions at these addresses (is_neg, storage size, offset); return False if methods disagree.");
+  m.def("reaches", &reaches, nb::arg("array"), "Return True if an array has floating-point numbers in host memory.");
   m.def("read_format", &read_format, nb::arg("array"), nb::arg("beside").none(), nb::arg("numbers"), nb::arg("rows"),
-        "Read an array in a storage format into float32; return False, with nothing done, if one is of another kind.");
+        "Read an array in a storage format into a float32 array; return False, and do nothing, if the kinds are not supported.");
   m.def("write_format", &write_format, nb::arg("array"), nb::arg("beside").none(), nb::arg("numbers"), nb::arg("rows"),
         nb::arg("first"), nb::arg("key").none(), nb::arg("t"),
-        "Write float32 numbers in the format of an array; return False, with nothing done, if one is of another kind.");
+        "Write float32 numbers into an array in its format; return False, and do nothing, if the kinds are not supported.");
   m.def("in_memory", &all_in_memory, nb::arg("tensors"),
-        "Return whether all of these are plain tensors of floating numbers whose memory holds their values.");
+        "Return True if all of these are plain floating-point tensors whose memory holds their values.");
   m.def("counts", &counts, nb::arg("tensors"),
-        "Return the number that each of these tensors of int64 holds, or None if one is of another kind.");
-  m.def("count", &count, nb::arg("tensors"), "Add one to each of these counts; return False, with nothing done, if one is of another kind.");
-  nb::class_<Kept>(m, "Kept", "The objects that the state of parameters consisted of when a step was prepared.")
+        "Return the number in each of these int64 tensors, or None if one is of another kind.");
+  m.def("count", &count, nb::arg("tensors"), "Add one to each of these counts; return False, and do nothing, if one is of another kind.");
+  nb::class_<Kept>(m, "Kept", "A record of the objects in the state of parameters, from when a step was prepared.")
       .def("__init__", [](Kept* self, Objects params, Dict states) {
              new (self) Kept;
              if (!self->see(params.ptr(), states.ptr())) throw nb::value_error("a parameter without a dict of state");
            },
            nb::arg("params"), nb::arg("states"))
       .def("same", [](Kept& self, Objects params, Dict states) { return self.same(params.ptr(), states.ptr()); },
-           nb::lock_self(), nb::arg("params"), nb::arg("states"), "Whether it consists of the same ones.");
-  nb::class_<Places>(m, "Places", "The arrays of jobs when these were prepared, and gradients as they first came.")
+           nb::lock_self(), nb::arg("params"), nb::arg("states"), "Return True if the state consists of the same objects.");
+  nb::class_<Places>(m, "Places", "A record of jobs' arrays from when the jobs were prepared, and of the kinds of the first gradients.")
       .def("__init__", [](Places* self, Objects arrays) {
              new (self) Places;
              if (!self->see(arrays.ptr())) throw nb::value_error("an array of another kind");
            },
            nb::arg("arrays"))
       .def("same", [](Places& self, Objects arrays) { return self.same(arrays.ptr()); }, nb::lock_self(), nb::arg("arrays"),
-           "Whether all of them lie where and how they lay, and their memory holds their numbers as it did.")
+           "Return True if all arrays have the same address and layout, and their memory still holds their numbers.")
       .def("like", [](Places& self, Objects grads) { return self.like(grads.ptr()); }, nb::lock_self(), nb::arg("grads"),
-           "Whether gradients are floating tensors on the devices and of the shapes of the first ones, wherever they lie.");
-  nb::class_<Signals>(m, "Signals", "A context in which signals wait that Python would handle.")
+           "Return True if gradients are floating-point tensors on the devices, and of the shapes, of the first ones.");
+  nb::class_<Signals>(m, "Signals", "A context that delays the signals that Python handles.")
       .def(nb::init<>())
       .def("__enter__", [](const Signals&) {
              if (hold_signals() < 0) throw nb::python_error();
@@ -579,26 +579,26 @@ NB_MODULE(_native, m) {
              if (release_signals() < 0) throw nb::python_error();
            },
            nb::arg("kind").none(), nb::arg("error").none(), nb::arg("trace").none());
-  m.def("open_jobs", &open_jobs, nb::arg("names"), "Make the fields of jobs known, by their names in their order.");
+  m.def("open_jobs", &open_jobs, nb::arg("names"), "Register the fields of jobs, by name and in order.");
   m.def("programs", &program_names, "Return the names of the printed programs.");
-  nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
+  nb::class_<Jobs>(m, "Batch", "Jobs that are laid out once and stepped many times.")
       .def(nb::init<Objects, Objects, Objects, nb::object, const std::optional<Rounds>&>(), nb::arg("jobs"), nb::arg("grads"),
            nb::arg("forms"), nb::arg("numbers"), nb::arg("rounds") = nb::none())
       .def("step", &Jobs::step, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            nb::arg("model") = nb::none(),
-           "Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.")
+           "Step jobs like the first ones; return False, and do nothing, if they differ. `model` is the sum over the model, if known.")
       .def("takes", &Jobs::takes, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
-           "Whether `step` would carry them out.")
+           "Return True if `step` would step these jobs.")
       .def("retune", &Jobs::retune, nb::lock_self(), nb::arg("hs"), nb::arg("forms"),
-           "Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.")
+           "Take other numbers in the hyperparameters; return False, and do nothing, if they need another layout.")
       .def("begin", &Jobs::begin, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
-           "The same for a batch that stops at the requests of each round: take it for a step, or False.")
+           "Begin a step of a batch that stops at each round of requests; return False if the jobs differ.")
       .def("measure", &Jobs::measure,
-           "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
+           "Compute the next round's sums, given the last round's as they are in `sums`; return False if none is left.")
       .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
-           "The numbers of a round's requests, one after the other, to be completed in place.")
-      .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")
-      .def("leave", &Jobs::leave, "End the step, or give it up with nothing written.")
+           "Return the sums of a round's requests, one after the other, to be completed in place.")
+      .def("apply", &Jobs::apply, "Write parameters and state, once all sums are known.")
+      .def("leave", &Jobs::leave, "End the step, or give it up before anything is written.")
       .def("measured", &Jobs::measured, nb::arg("job"), nb::arg("which"),
-           "One of the measurements of the last step, one number a block.");
+           "Return one of the last step's measurements, a number for each block.");
 }

@@ -1,4 +1,4 @@
-// What compilers spell differently. LAYERWISE_MSVC is cl alone: clang-cl knows the attributes and pragmas of GCC and Clang.
+// The differences between compilers. LAYERWISE_MSVC means cl only: clang-cl knows the attributes and pragmas of GCC and Clang.
 // `__restrict` and `__builtin_bit_cast` are the same everywhere.
 #pragma once
 
@@ -15,9 +15,9 @@
 #define LAYERWISE_NOINLINE __declspec(noinline)
 #define LAYERWISE_RARE __declspec(noinline)
 #define LAYERWISE_UNREACHABLE() __assume(0)
-// A type of numbers that may lie at any address, in memory of any type. MSVC always allows that on these processors.
+// A type of numbers at any address, in memory of any type. MSVC always allows this on these processors.
 #define LAYERWISE_ANYWHERE(T) T
-// Before a loop whose rounds may be taken together: reductions are named. MSVC has a way of its own, without them.
+// Written before a loop that may be vectorized, with its reductions named. MSVC's own pragma does not name them.
 #define LAYERWISE_SIMD(...) __pragma(loop(ivdep))
 #define LAYERWISE_UNROLL(n)
 #else
@@ -38,7 +38,7 @@
 #ifdef __AVX512F__
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of GCC's own, where a result is wholly masked
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false, in GCC's own header
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #else

@@ -1,4 +1,4 @@
-// Whole arrays in a storage format as float32 numbers, by the loops of the kernels: for rules that have none.
+// Converts whole arrays between their storage format and float32, by the loops of the kernels, for rules without kernels.
 #pragma once
 
 #include "layer.hpp"
@@ -14,7 +14,7 @@ struct Converted {
   Dtype dtype;
   Stored stored;
   int64_t rows, length;
-  int64_t first;  // number of its first element in the whole tensor, where the others follow
+  int64_t first;  // index of its first element in the whole tensor; the others follow it
 };
 
 void read_stored(const Converted& array, float* to);

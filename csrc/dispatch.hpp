@@ -8,10 +8,10 @@
 
 namespace layerwise {
 
-// Those the machine can run, fastest first.
+// The kernels that this machine can run, the fastest first.
 std::vector<const Kernels*> available_kernels();
 
-// The ones in use. `use_kernels` is false where there are none of that name.
+// The kernels in use. `use_kernels` returns false if there are none of that name.
 const Kernels& kernels();
 bool use_kernels(const std::string& name);
 

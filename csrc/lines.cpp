@@ -13,12 +13,12 @@ namespace {
 #include "numbers.hpp"
 #include "kernels/convert.hpp"
 
-constexpr int64_t MOST_CHUNKS = 64;  // each has sums of its own, by rows or by columns
-constexpr int64_t LEAST_OF_SUM = 8;  // elements that make a sum of its own worth it
+constexpr int64_t MOST_CHUNKS = 64;  // of a dimension; each chunk has its own sums by rows or by columns
+constexpr int64_t LEAST_OF_SUM = 8;  // fewer elements are not worth a sum of their own
 constexpr Operand OPERANDS_OF[LINES] = {ROW, COL};
 
-// Walks through the rows (or columns, or matrices) in order: f(entry, its place by `places`, its matrix). They extend along
-// the dimensions where both operands have strides.
+// Calls f(entry, its place by `places`, its matrix) for the rows in order, or for the columns or matrices. These extend along
+// the dimensions in which both operands have strides.
 template <class F>
 void for_entries(const Layer& l, Operand one, Operand other, const int64_t* places, F&& f) {
   int64_t size[MAX_DIMS], at[MAX_DIMS] = {}, by[MAX_DIMS], matrix[MAX_DIMS], n = 0, place = 0, m = 0, total = 1;
@@ -63,7 +63,7 @@ std::unique_ptr<Lines> make_lines(Layer& l, const Tensor& t, const std::vector<D
     Line& line = made->of[i];
     line.n = line.divisor = 1, line.dtype = t.arrays[size_t(ROLE_ROWS + i)].dtype;
     for (int d : i ? t.form.rows : t.form.cols) line.divisor *= t.full_shape[size_t(d)];
-    int64_t by = 1;  // at least 1 also along dimensions of size 0
+    int64_t by = 1;  // at least 1, even if a dimension has size 0
     for (size_t d = dims.size(); d-- > 0;) {
       line.stride[d] = dims[d].stride[ROLE_ROWS + i], line.out[d] = dims[d].stride[ROLE_ROW_SUMS + i];
       if (dims[d].kind == OPERANDS_OF[1 - i]) continue;

@@ -13,14 +13,14 @@ inline float as_float(int32_t x) { return float(x); }
 template <class A, class B>
 struct Two { A first; B second; };
 
-// x as what `a` multiplies: 0 where that is 0, because what is off must make no nan of infinite numbers. By bits, because
-// compilers make several loops of one that has such choices, and vectorize none.
+// Returns x, or 0 if the factor `a` is 0: an option that is off must not turn infinite numbers into nan. It works on bits,
+// because compilers split a loop with such a condition into several, and vectorize none of them.
 inline float unless_off(float a, float x) { return float_of(bits_of(x) & (0u - uint32_t(a != 0))); }
 inline double unless_off(double a, double x) {
   return __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, x) & (uint64_t(0) - uint64_t(a != 0)));
 }
 
-// In this order, so that nan stays nan.
+// The operands are in this order so that nan stays nan.
 template <class T>
 inline T at_least(T x, decltype(T() + T()) low) { return x < T(low) ? T(low) : x; }
 template <class T>

@@ -1,5 +1,5 @@
-// The processor: which instructions it has, and how a thread waits on it. Not for files with kernels, which are compiled
-// for instructions that not every machine has.
+// The processor's instructions, and how a thread waits on it. Files with kernels must not include this: they are compiled for
+// instructions that not every machine has.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace layerwise {
 
-// Lets the other thread of a core go on, in a loop that waits.
+// Called in a loop that waits, so that the core's other thread can run.
 inline void relax() {
 #if defined(LAYERWISE_MSVC) && defined(LAYERWISE_X86)
   _mm_pause();
@@ -45,7 +45,7 @@ inline Registers identify(uint32_t leaf) {
 #endif
 }
 
-// Which registers the system saves when it takes the processor from a thread.
+// The registers that the system saves when it switches threads.
 inline uint64_t saved_registers() {
 #ifdef LAYERWISE_MSVC
   return _xgetbv(0);

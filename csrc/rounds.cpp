@@ -1,4 +1,4 @@
-// A batch that stops at the yields: other processes complete its sums, and nothing is written before `apply`.
+// A batch that stops where its rules yield, so that other processes can complete its sums. Nothing is written before `apply`.
 #include "batch.hpp"
 #include "dispatch.hpp"
 #include "lines.hpp"

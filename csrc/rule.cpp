@@ -1,5 +1,5 @@
-// The programs of one rule: what the engine itself asks of them, in float64. Compiled for each rule, which CMakeLists.txt
-// names.
+// The parts of a rule's programs that the engine computes itself, in float64. CMakeLists.txt compiles this file once for each
+// rule.
 #include <cmath>
 
 #include "layer.hpp"

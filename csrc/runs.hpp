@@ -5,8 +5,8 @@
 
 namespace layerwise {
 
-// Calls f(offsets, n) for every run of the chunk, cut to at most `longest`. Written out where it is called, which is worth
-// its space where runs are short.
+// Calls f(offsets, n) for every run of the chunk, cut to at most `longest`. It is inlined, which is worth its size for short
+// runs.
 template <class F>
 LAYERWISE_INLINE void for_short_runs(const Layer& layer, int64_t chunk, int64_t longest, F&& f) {
   const int inner = layer.dims - 1;
@@ -40,7 +40,7 @@ LAYERWISE_INLINE void for_short_runs(const Layer& layer, int64_t chunk, int64_t 
   }
 }
 
-// The same by calls of `call` with f: of one function, for all kernels.
+// The same through a function pointer, so that all kernels share one compiled function.
 using RunFunction = void (*)(const void* f, const int64_t* off, int64_t n);
 void each_run(const Layer& layer, int64_t chunk, int64_t longest, const void* f, RunFunction call);
 

@@ -12,13 +12,13 @@ constexpr int MOST = 65;
 
 struct Kept {
   int number;
-  PyObject* handler;  // Python's, owned
-  system::Action action;  // the function that the system calls: Python's, or one installed before it
+  PyObject* handler;  // Python's handler; this holds a reference
+  system::Action action;  // what the system calls: Python's function, or one that was installed before it
 };
 
 void (*of_python)(int) = nullptr;
 
-// The thread that holds signals back, which is the main thread of Python. Other threads read only this number.
+// The thread that delays signals: Python's main thread. Other threads read only this number.
 std::atomic<unsigned long> holder{0};
 std::vector<Kept> kept;
 int depth = 0;
@@ -54,7 +54,7 @@ int open_signals() {
 
 namespace {
 
-// 1, 0, or −1 and a Python error.
+// Returns 1 or 0, or −1 and sets a Python error.
 int is_main() {
   PyObject* thread = PyObject_CallNoArgs(main_thread);
   PyObject* ident = thread ? PyObject_GetAttr(thread, s_ident) : nullptr;
@@ -65,7 +65,8 @@ int is_main() {
   return PyErr_Occurred() ? -1 : main == PyThread_get_thread_ident();
 }
 
-// Python sets its own function for the system to call as well. A function that was put before it stays.
+// To set a Python handler, Python also installs its own C function. A C function that another program had installed is put
+// back.
 bool set(int number, PyObject* handler, const system::Action& action) {
   PyObject* const args[] = {numbers[number], handler};
   PyObject* before = PyObject_Vectorcall(set_handler, args, 2, nullptr);
@@ -76,7 +77,7 @@ bool set(int number, PyObject* handler, const system::Action& action) {
   return true;
 }
 
-// Sets all handlers again. What a handler raises meanwhile is kept, and does not keep the others from being set.
+// Sets all handlers again. If one raises meanwhile, the others are still set, and the error is raised afterwards.
 void restore() {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
@@ -88,9 +89,9 @@ void restore() {
   PyErr_Restore(type, value, trace);
 }
 
-// Calls the handlers of signals that came. After one that raises, the others run as if their signal came now.
+// Calls the handlers of the signals that arrived. If one raises, the rest are sent again, as if they arrived now.
 void deliver(const std::vector<Kept>& held) {
-  std::vector<Kept> due;  // taken before any is called: a handler may take a step itself, and signals come in that too
+  std::vector<Kept> due;  // copied before any is called, because a handler may take a step itself, in which signals arrive too
   for (const Kept& one : held) {
     if (came[one.number]) due.push_back(one);
     came[one.number] = false;

@@ -5,12 +5,12 @@
 
 namespace layerwise {
 
-// Makes the module able to do what follows: at the start, once. −1 and a Python error where it cannot.
+// Called once, when the module is loaded. Returns −1 and sets a Python error if it fails.
 int open_signals();
 
-// A handler runs between two instructions of the main thread, and may raise: KeyboardInterrupt, or whatever a timeout is.
-// From `hold` on signals are noted instead, and `release` calls the handlers of those that came. Other threads run no
-// handlers, so there nothing is done. Pairs may be nested. −1 and a Python error where a handler raised.
+// Python runs a handler between two instructions of the main thread, and the handler may raise, such as KeyboardInterrupt or a
+// timeout. After `hold`, signals are only recorded; `release` calls the handlers of those that arrived. In other threads, which
+// run no handlers, both do nothing. Pairs may be nested. They return −1 and set a Python error if a handler raised.
 int hold_signals();
 int release_signals();
 

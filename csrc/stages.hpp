@@ -1,4 +1,4 @@
-// The stages of a batch, whose tasks threads share, and its memory, which stays between steps.
+// The stages of a batch, whose tasks are divided among threads, and its memory, which is kept between steps.
 #pragma once
 
 #include <cmath>
@@ -7,8 +7,8 @@
 
 namespace layerwise {
 
-// By what a gradient is divided whose squares are these, so that its norm is at most `bound`. Without a bound it is 1: the
-// norm of gradients that count, and need no bound themselves, may be infinite.
+// Returns the divisor that bounds the norm of a gradient with this sum of squares. Without a bound it is 1, even if the norm
+// is infinite: such gradients are only counted in the global norm.
 inline double shorter(double gg, double bound) {
   if (bound == NO_BOUND) return 1;
   const double ratio = std::sqrt(gg) / bound;
@@ -20,8 +20,8 @@ struct Batch::Stage {
   bool backwards;
   std::vector<Task> tasks;
   int first, last;  // the layers of its group
-  // Each thread begins with a part of the stage, the same at every stage, so that it finds its data in its own cache:
-  // processors have several last caches. Then it helps the others.
+  // Each thread begins with its own part of the stage, the same part in every stage, because its data may be in its cache
+  // (a processor may have several last-level caches). Then it helps the others.
   struct alignas(64) Part {
     std::atomic<int> done{0};
   };
@@ -30,7 +30,7 @@ struct Batch::Stage {
   std::atomic<int> over{0};
 };
 
-// Memory for the statistics of a group. One spare piece stays from step to step, for any batch.
+// Memory for the statistics of a group. One spare piece is kept from step to step, for any batch.
 class Scratchpad {
  public:
   explicit Scratchpad(int64_t bytes) {

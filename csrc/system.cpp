@@ -70,7 +70,7 @@ namespace {
 
 constexpr int CANNOT_WAIT[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGKILL, SIGSTOP};
 
-// One number of a file of the system's.
+// Reads one number from a file of the system.
 template <class T>
 T read_file(const char* path, const char* format) {
   T found = 0;
@@ -83,7 +83,7 @@ T read_file(const char* path, const char* format) {
 
 }  // namespace
 
-// What the system says of one processor comes first, because some processors count the caches of all their parts.
+// The system's answer for one processor is preferred: some processors themselves report the sum of all their caches.
 int64_t last_cache() {
   int64_t size = int64_t(read_file<long>("/sys/devices/system/cpu/cpu0/cache/index3/size", "%ldK")) << 10;
 #ifdef _SC_LEVEL3_CACHE_SIZE

@@ -1,4 +1,4 @@
-// Differences between operating systems. No other file in this folder calls one.
+// The differences between operating systems. No other file in this folder calls the system.
 #pragma once
 
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 namespace layerwise::system {
 
-// While this lives, threads that are started get no signals: these are for the threads that know about them.
+// While this exists, new threads receive no signals, which would otherwise arrive in threads that cannot handle them.
 class WithoutSignals {
  public:
   WithoutSignals();
@@ -21,10 +21,10 @@ class WithoutSignals {
 #endif
 };
 
-// Calls `function` in each process that is forked from this one, where a system forks.
+// Calls `function` in each process that is forked from this one. Does nothing on systems without fork.
 void when_forked(void (*function)());
 
-// Bytes of the last cache that one processor uses, or 0 if unknown.
+// The bytes of the last-level cache of one processor, or 0 if they are unknown.
 int64_t last_cache();
 
 // An address below which this process has no memory.
@@ -33,10 +33,10 @@ uintptr_t lowest_address();
 // Does not return.
 [[noreturn]] void stay();
 
-// All signals that can wait. Those that a thread causes itself, such as SIGSEGV, cannot; SIGKILL and SIGSTOP do not.
+// All signals that can be delayed. Not those that a thread causes itself, such as SIGSEGV, and not SIGKILL and SIGSTOP.
 const std::vector<int>& waiting_signals();
 
-// The function that the system calls when a signal comes.
+// The function that the system calls when a signal arrives.
 #ifdef _WIN32
 using Action = void (*)(int);
 inline auto function_of(const Action& action) { return action; }

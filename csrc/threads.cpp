@@ -13,7 +13,7 @@
 namespace layerwise {
 namespace {
 
-constexpr int SPINS = 2000;  // some tens of microseconds: less than it takes to sleep and be woken
+constexpr int SPINS = 2000;  // tens of microseconds, less than it takes to fall asleep and be woken
 
 class Pool {
  public:
@@ -29,7 +29,7 @@ class Pool {
       for (int i = 1; i < threads; i++) come_.notify_one();
       work(context);
       std::unique_lock<std::mutex> lock(mutex_);
-      wanted_ = 0;  // threads that have not started by now need not start
+      wanted_ = 0;  // threads that have not started yet are no longer needed
       gone_.wait(lock, [&] { return inside_ == 0; });
     } else {
       work(context);
@@ -42,7 +42,7 @@ class Pool {
     const system::WithoutSignals started;
     try {
       for (; grown_ < n; grown_++) std::thread([this] { live(); }).detach();
-    } catch (const std::system_error&) {  // the system has no more threads: fewer do the work
+    } catch (const std::system_error&) {  // the system has no more threads, so fewer do the work
     }
   }
 
@@ -55,14 +55,14 @@ class Pool {
       void* const context = context_;
       const fenv_t mode = mode_;
       lock.unlock();
-      fesetenv(&mode);  // a result must not depend on the thread, even if the caller rounds or flushes in another mode
+      fesetenv(&mode);  // the caller's rounding mode: results must not depend on the thread
       work(context);
       lock.lock();
       if (--inside_ == 0) gone_.notify_one();
     }
   }
 
-  std::mutex turn_;  // held by the caller that has the threads
+  std::mutex turn_;  // held by the caller that uses the threads
   std::mutex mutex_;
   std::condition_variable come_, gone_;
   void (*work_)(void*) = nullptr;
@@ -74,7 +74,7 @@ class Pool {
 std::atomic<int> wanted_threads{1};
 std::atomic<Pool*> the_pool{nullptr};
 
-// A forked process has none of the threads, and its locks may be held forever: it gets a pool of its own.
+// A forked process has none of these threads, and its copies of their locks may stay locked, so it gets a new pool.
 void after_fork() { the_pool.store(new Pool); }
 
 Pool& pool() {

@@ -23,7 +23,7 @@ bool add_array(PyObject* p, Numbers& how, Spans& where) {
   return true;
 }
 
-// Where a gradient lies is looked at when it is used.
+// A gradient's address is read only when it is used.
 bool add_gradient(PyObject* g, Numbers& how) {
   View v;
   if (!look_anywhere(g, v)) return false;
@@ -32,8 +32,8 @@ bool add_gradient(PyObject* g, Numbers& how) {
   return true;
 }
 
-// What the dict holds under this key, which is looked for from `place` on: where it was the last time, or behind the key
-// before. Hashes of tensors are computed by Python, and take longer than all else.
+// Returns the dict's value for this key. The search begins at `place`, where the key was last time, or after the previous key:
+// a lookup by hash would take longer than everything else here, because Python computes the hash of a tensor.
 PyObject* value_of(PyObject* key, PyObject* dict, Py_ssize_t& place) {
   PyObject *found, *value;
   for (int round = 0; round < 2; round++, place = 0)

@@ -1,4 +1,4 @@
-// What a prepared step depends on: whether arrays, and the objects of the state, are still what they were.
+// The things that a prepared step depends on: tells whether arrays, and the objects of the state, are still the same.
 #pragma once
 
 #include <Python.h>
@@ -9,10 +9,10 @@
 
 namespace layerwise {
 
-// The objects that the state of parameters consisted of. Nothing is kept alive: what is compared are addresses.
+// A record of the objects in the state of parameters. It compares addresses, and keeps nothing alive.
 class Kept {
  public:
-  // `params` is a list, `states` maps each parameter to a dict. false where it does not.
+  // `params` is a list, and `states` maps each parameter to a dict; returns false if it does not.
   bool see(PyObject* params, PyObject* states) { return look_at(params, states, seen_); }
   bool same(PyObject* params, PyObject* states) { return look_at(params, states, now_) && now_ == seen_; }
 
@@ -22,14 +22,14 @@ class Kept {
   std::vector<Py_ssize_t> places_;  // of the parameters among the states
 };
 
-// The arrays of jobs as they were when these were prepared, and gradients as they first came: addresses, dtypes, shapes,
-// strides, and whether memory holds their numbers. Nothing is kept alive.
+// A record of jobs' arrays when the jobs were prepared, and of the first gradients: addresses, dtypes, shapes, strides, and
+// whether memory holds the numbers. It keeps nothing alive.
 class Places {
  public:
-  // false where there is an array of another kind.
+  // Returns false if an array is of another kind.
   bool see(PyObject* arrays) { return look_at(arrays, seen_); }
   bool same(PyObject* arrays) { return look_at(arrays, now_) && now_ == seen_; }
-  // Gradients have new addresses at every step. Their kinds are those of the first ones.
+  // Compares only the kinds of gradients with the first ones': their addresses change in every step.
   bool like(PyObject* grads);
   size_t arrays() const { return seen_.where.size(); }
   const char* address(size_t array) const { return reinterpret_cast<const char*>(seen_.where[array].first); }

@@ -1,9 +1,9 @@
-// Stored numbers into those of the arithmetic and back, rounding to nearest even, a few hundred at a time.
+// Conversion of stored numbers to those of the arithmetic and back, rounded to nearest even, a few hundred at a time.
 // Included once per instruction set, in a namespace without a name: see table.hpp.
 
-inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once; a loop and its arrays fit the first cache
+inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once: their arrays fit the first-level cache
 
-// Arrays may lie at any address.
+// Arrays may begin at any address.
 typedef LAYERWISE_ANYWHERE(float) f32_at;
 typedef LAYERWISE_ANYWHERE(double) f64_at;
 typedef LAYERWISE_ANYWHERE(uint16_t) u16_at;
@@ -20,8 +20,7 @@ inline uint16_t float_to_bf16(float x) {
 
 inline float f16_to_float(uint16_t x) {
   uint32_t magnitude = x & 0x7fffu, sign = uint32_t(x & 0x8000u) << 16;
-  // Below 2^-14 it counts units of 2^-24. Nothing here is a float below 2^-126, which some modes of the processor take
-  // for 0.
+  // Below 2^-14, float16 counts units of 2^-24. No float here is below 2^-126, which the processor may be set to treat as 0.
   uint32_t small = bits_of(float(int32_t(magnitude)) * 0x1p-24f);
   uint32_t bits = magnitude < 0x0400u    ? small
                   : magnitude >= 0x7c00u ? magnitude << 13 | 0x7f800000u
@@ -40,7 +39,7 @@ inline uint16_t float_to_f16(float x) {
   return uint16_t(out | (sign >> 16));
 }
 
-// What a loop over stored numbers reads and writes: those of the arithmetic as they are, and bfloat16.
+// Reads and writes stored numbers in a loop: numbers of the arithmetic unchanged, and bfloat16.
 template <class T>
 inline T get(const T* x, int64_t i) { return x[i]; }
 inline float get(const uint16_t* x, int64_t i) { return bf16_to_float(x[i]); }
@@ -48,7 +47,7 @@ template <class T>
 inline void put(T* x, int64_t i, T value) { x[i] = value; }
 inline void put(uint16_t* x, int64_t i, float value) { x[i] = float_to_bf16(value); }
 
-// Calls for each stored number x with its place i: loops of numbers in a row, and of others.
+// Does DO for each stored number x with its index i, in separate loops for contiguous numbers and for others.
 #define LAYERWISE_EACH(AT, DO)                                                                     \
   if (stride == int64_t(sizeof(AT))) for (int64_t i = 0; i < n; i++) { AT& x = ((AT*)at)[i]; DO; } \
   else for (int64_t i = 0; i < n; i++) { AT& x = *(AT*)(at + i * stride); DO; }                    \
@@ -61,7 +60,7 @@ void load(Dtype dtype, const char* at, int64_t stride, int64_t n, T* __restrict 
     case F64: LAYERWISE_EACH(const f64_at, to[i] = T(x));
     case BF16: LAYERWISE_EACH(const u16_at, to[i] = T(bf16_to_float(x)));
     case F16: LAYERWISE_EACH(const u16_at, to[i] = T(f16_to_float(x)));
-    default: LAYERWISE_UNREACHABLE();  // others are formats.hpp's
+    default: LAYERWISE_UNREACHABLE();  // formats.hpp has all others
   }
 }
 

@@ -1,8 +1,8 @@
 // The loops of all kernels, compiled for one set of instructions and dtypes, which CMakeLists.txt names LAYERWISE_SET; with
 // LAYERWISE_LOW they are for p and g of bfloat16, with LAYERWISE_NARROW for float32 alone.
 //
-// Everything is in a namespace without a name, and of the standard libraries only C's functions are used: an inline function
-// that several files share exists once in the program, and might then be the one with instructions not every machine has.
+// Everything is in an unnamed namespace, and only C functions of the standard library are used. An inline function that several
+// files share exists once in the program, and might be the copy with instructions that not every machine has.
 #pragma once
 
 #include <float.h>
@@ -18,7 +18,7 @@
 
 namespace layerwise {
 
-// Numbers in storage formats, which belong to no rule: shared.cpp has them once for a set.
+// Conversions of storage formats, which belong to no rule: shared.cpp has them once for each instruction set.
 #define LAYERWISE_STORED(T)                                                                                    \
   void LAYERWISE_NAME(LAYERWISE_SET, load_format)(const Layer&, const int64_t* off, int64_t n, Operand, T* to); \
   void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from);

@@ -14,7 +14,7 @@ void measure(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(L
 template <template <class> class R>
 void apply(const Layer& layer, int64_t chunk) { LAYERWISE_CALL(LAYERWISE_APPLY); }
 
-// The kernels of a program, which may be those of others that apply a step, or measure a round, in the same way.
+// The kernels of a program. Programs that apply a step, or measure a round, in the same way share a kernel.
 template <template <class> class APPLIED, template <class> class... MEASURED>
 constexpr Passes passes_of() {
   return []<size_t... ROUND>(std::index_sequence<ROUND...>) {

@@ -29,91 +29,89 @@ def set_num_threads(n: int) -> None:
 
 def open_torch(tensor: object, parameter: object, dtypes: tuple[object, ...], exchange: object | None) -> None:
     """
-    Make PyTorch's tensors known: their types, their dtypes, and their table of C functions or None.
+    Register PyTorch's types of tensors, their dtypes, and their table of C functions, or None.
     """
 
 def open_plain(tensor: object, parameter: object, exchange: object | None) -> bool:
     """
-    Make tensors of another library known by its table of C functions; return False if that is of another version.
+    Register another library's types of tensors and its table of C functions; return False if its version is unknown.
     """
 
 def use_torch_functions(addresses: tuple[int, int, int], plain: object, negated: object) -> bool:
     """
-    Ask functions of PyTorch's at these addresses (is_neg, storage size, offset); False if they contradict methods.
+    Use PyTorch's functions at these addresses (is_neg, storage size, offset); return False if methods disagree.
     """
 
 def reaches(array: object) -> bool:
-    """
-    Return whether an array holds floating numbers in this machine's memory.
-    """
+    """Return True if an array has floating-point numbers in host memory."""
 
 def read_format(array: object, beside: object | None, numbers: object, rows: int) -> bool:
     """
-    Read an array in a storage format into float32; return False, with nothing done, if one is of another kind.
+    Read an array in a storage format into a float32 array; return False, and do nothing, if the kinds are not supported.
     """
 
 def write_format(
     array: object, beside: object | None, numbers: object, rows: int, first: int, key: tuple[int, int] | None, t: int
 ) -> bool:
     """
-    Write float32 numbers in the format of an array; return False, with nothing done, if one is of another kind.
+    Write float32 numbers into an array in its format; return False, and do nothing, if the kinds are not supported.
     """
 
 def in_memory(tensors: list[object]) -> bool:
     """
-    Return whether all of these are plain tensors of floating numbers whose memory holds their values.
+    Return True if all of these are plain floating-point tensors whose memory holds their values.
     """
 
 def counts(tensors: list[object]) -> list[int] | None:
     """
-    Return the number that each of these tensors of int64 holds, or None if one is of another kind.
+    Return the number in each of these int64 tensors, or None if one is of another kind.
     """
 
 def count(tensors: list[object]) -> bool:
     """
-    Add one to each of these counts; return False, with nothing done, if one is of another kind.
+    Add one to each of these counts; return False, and do nothing, if one is of another kind.
     """
 
 class Kept:
     """
-    The objects that the state of parameters consisted of when a step was prepared.
+    A record of the objects in the state of parameters, from when a step was prepared.
     """
 
     def __init__(self, params: list[object], states: dict[object, object]) -> None: ...
     def same(self, params: list[object], states: dict[object, object]) -> bool:
-        """Whether it consists of the same ones."""
+        """Return True if the state consists of the same objects."""
 
 class Places:
     """
-    The arrays of jobs when these were prepared, and gradients as they first came.
+    A record of jobs' arrays from when the jobs were prepared, and of the kinds of the first gradients.
     """
 
     def __init__(self, arrays: list[object]) -> None: ...
     def same(self, arrays: list[object]) -> bool:
         """
-        Whether all of them lie where and how they lay, and their memory holds their numbers as it did.
+        Return True if all arrays have the same address and layout, and their memory still holds their numbers.
         """
 
     def like(self, grads: list[object]) -> bool:
         """
-        Whether gradients are floating tensors on the devices and of the shapes of the first ones, wherever they lie.
+        Return True if gradients are floating-point tensors on the devices, and of the shapes, of the first ones.
         """
 
 class Signals:
-    """A context in which signals wait that Python would handle."""
+    """A context that delays the signals that Python handles."""
 
     def __init__(self) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, kind: object | None, error: object | None, trace: object | None) -> None: ...
 
 def open_jobs(names: tuple[str, ...]) -> None:
-    """Make the fields of jobs known, by their names in their order."""
+    """Register the fields of jobs, by name and in order."""
 
 def programs() -> list[str]:
     """Return the names of the printed programs."""
 
 class Batch:
-    """Jobs, laid out once and stepped again and again."""
+    """Jobs that are laid out once and stepped many times."""
 
     def __init__(
         self,
@@ -127,37 +125,37 @@ class Batch:
         self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
     ) -> bool:
         """
-        Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.
+        Step jobs like the first ones; return False, and do nothing, if they differ. `model` is the sum over the model, if known.
         """
 
     def takes(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
-        """Whether `step` would carry them out."""
+        """Return True if `step` would step these jobs."""
 
     def retune(self, hs: list[object], forms: list[object]) -> bool:
         """
-        Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.
+        Take other numbers in the hyperparameters; return False, and do nothing, if they need another layout.
         """
 
     def begin(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
         """
-        The same for a batch that stops at the requests of each round: take it for a step, or False.
+        Begin a step of a batch that stops at each round of requests; return False if the jobs differ.
         """
 
     def measure(self) -> bool:
         """
-        Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.
+        Compute the next round's sums, given the last round's as they are in `sums`; return False if none is left.
         """
 
     def sums(self) -> NDArray[numpy.float64]:
         """
-        The numbers of a round's requests, one after the other, to be completed in place.
+        Return the sums of a round's requests, one after the other, to be completed in place.
         """
 
     def apply(self) -> None:
-        """With all sums known: write parameters and state."""
+        """Write parameters and state, once all sums are known."""
 
     def leave(self) -> None:
-        """End the step, or give it up with nothing written."""
+        """End the step, or give it up before anything is written."""
 
     def measured(self, job: int, which: int) -> list[float]:
-        """One of the measurements of the last step, one number a block."""
+        """Return one of the last step's measurements, a number for each block."""
