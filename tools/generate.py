@@ -1,4 +1,4 @@
-"""Write what follows from the rules: stubs of the fronts, tables of the pages, and kernels.
+"""Write what follows from the rules: stubs of the APIs, tables of the pages, and kernels.
 
 python tools/generate.py           writes every generated file
 python tools/generate.py --check   names those that are out of date, and fails if there are any
@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import fields
 from pathlib import Path
 
+import api_stubs
 import kernels
 import pages
 
-import fronts
 from layerwise.catalog.registry import ENTRIES, Entry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,7 +60,7 @@ def formatted(source: str) -> str:
 
 def wanted() -> dict[Path, str]:
     """Return the text of every generated file."""
-    stubs = {ROOT / "src" / "layerwise" / path: text for path, text in fronts.all_of_them().items()}
+    stubs = {ROOT / "src" / "layerwise" / path: text for path, text in api_stubs.all_of_them().items()}
     headers, modules = kernels.all_of_them()
     printed = {ROOT / "csrc" / "printed" / name: text for name, text in headers.items()}
     folder = ROOT / "src" / "layerwise" / "engines"

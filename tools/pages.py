@@ -77,17 +77,17 @@ def _is_shared(h: type[Hyper], name: str) -> bool:
     return name not in h.__annotations__ and there is not None and there.metadata == own.metadata
 
 
-def reference(front: str) -> str:
-    """Return the entries of all optimizers in a front's reference; methods, which they share, are shown once."""
+def reference(api: str) -> str:
+    """Return the entries of all optimizers in the reference of an API; methods, which they share, are shown once."""
     rows = []
     for entry in ENTRIES.values():
-        shown = SHOWN.get(front, "") if entry.name == WITH_METHODS else ALONE
-        rows += [f"::: layerwise.{front}.{name}" + (shown if front != "jax" else "") for name in _public(front, entry)]
+        shown = SHOWN.get(api, "") if entry.name == WITH_METHODS else ALONE
+        rows += [f"::: layerwise.{api}.{name}" + (shown if api != "jax" else "") for name in _public(api, entry)]
     return "\n\n".join(rows)
 
 
-def _public(front: str, entry: Entry) -> tuple[str, ...]:
-    return (entry.name.lower(), f"{entry.name}State") if front == "jax" else (entry.name,)
+def _public(api: str, entry: Entry) -> tuple[str, ...]:
+    return (entry.name.lower(), f"{entry.name}State") if api == "jax" else (entry.name,)
 
 
 KINDS: dict[str, Callable[[str], str]] = {"options": options, "reference": reference}

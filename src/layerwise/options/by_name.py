@@ -22,7 +22,7 @@ class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bia
 
 Name = str | int
 """The name of a parameter: a string, or an integer such as `id(array)`."""
-INSTEAD = ("adapt", "decay", "l2")  # options that the NumPy front may take by name instead
+INSTEAD = ("adapt", "decay", "l2")  # options that the NumPy API may take by name instead
 
 
 def as_name(name: Any) -> Name:

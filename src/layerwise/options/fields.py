@@ -32,7 +32,7 @@ def option(
 
     Args:
         shown: True if the representation of the settings shows it.
-        optax_default: Its default in the JAX front, if different from the other fronts.
+        optax_default: Its default in the JAX API, if different from the other APIs.
     """
     made: T = checks.option(default, check, way_out, shown, means=means, optax_default=optax_default)
     return made

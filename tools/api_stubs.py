@@ -1,4 +1,4 @@
-"""The stubs of the fronts' classes and functions, which are made at import: for readers, editors and type checkers."""
+"""The stubs of the APIs' classes and functions, which are made at import: for readers, editors and type checkers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OF_APIS = {*chain(arguments.TORCH, arguments.JAX, arguments.NUMPY, arguments.KER
 GENERATED = "Printed by `make generate` from the declarations in layerwise/rules: change those, not this file."
 
 
-class Front(NamedTuple):
+class ApiModule(NamedTuple):
     """An API: its guide, what its module is, its own types, and whether its classes describe their options here."""
 
     guide: str
@@ -51,37 +51,37 @@ class Front(NamedTuple):
     described: bool = False
 
 
-FRONTS = {
-    "torch": Front(
+MODULES = {
+    "torch": ApiModule(
         "pytorch.md",
         "The optimizers as classes of `torch.optim.Optimizer`.",
         {"torch": "Tensor", "layerwise.torch._optimizer": "Optimizer"},
         'Rate: TypeAlias = float | Tensor\n"""A number, or a tensor of one, as a captured CUDA graph reads it."""',
         described=True,
     ),
-    "jax": Front(
+    "jax": ApiModule(
         "jax.md",
         "The optimizers as functions that return optax transformations, and their states.",
         {"layerwise.jax._make": "ByLeaf Number Rate"},
     ),
-    "numpy": Front(
+    "numpy": ApiModule(
         "numpy.md",
         "The optimizers as classes that update named arrays in place.",
         {"layerwise.numpy._optimizer": "Optimizer"},
     ),
-    "keras": Front(
+    "keras": ApiModule(
         "keras.md",
         "The optimizers as classes of `keras.optimizers.Optimizer`.",
         {"layerwise.keras._optimizer": "Optimizer"},
         "Rate: TypeAlias = float | LearningRateSchedule | Callable[[], Any]",
     ),
-    "mlx": Front(
+    "mlx": ApiModule(
         "mlx.md",
         "The optimizers as classes of `mlx.optimizers.Optimizer`.",
         {"layerwise.mlx._optimizer": "Optimizer"},
         "Rate: TypeAlias = float | Callable[[Any], Any]",
     ),
-    "paddle": Front(
+    "paddle": ApiModule(
         "paddle.md",
         "The optimizers as classes of `paddle.optimizer.Optimizer`.",
         {"paddle": "Tensor", "layerwise.paddle._optimizer": "Optimizer"},
@@ -91,30 +91,30 @@ FRONTS = {
 
 def all_of_them() -> dict[str, str]:
     """Return the stubs by their paths within the package."""
-    return {"torch/mixed.pyi": _mixed(), **{f"{api}/optimizers.pyi": _module(api) for api in FRONTS}}
+    return {"torch/mixed.pyi": _mixed(), **{f"{api}/optimizers.pyi": _module(api) for api in MODULES}}
 
 
 def _module(api: str) -> str:
-    front = FRONTS[api]
+    module = MODULES[api]
     names = [name for entry in ENTRIES.values() for name in _names(api, entry)]
-    text = f"Each has a page with its formula, and {page(front.guide)} is the guide. help() describes all arguments."
+    text = f"Each has a page with its formula, and {page(module.guide)} is the guide. help() describes all arguments."
     made = [_function(entry) if api == "jax" else _class(api, entry) for entry in ENTRIES.values()]
-    return stub(front, text, names, made)
+    return stub(module, text, names, made)
 
 
-def stub(front: Front, text: str, names: Iterable[str], made: Sequence[str]) -> str:
+def stub(module: ApiModule, text: str, names: Iterable[str], made: Sequence[str]) -> str:
     """Return a stub with these classes and functions, and what they need."""
-    code = re.sub('""".*?"""', "", "\n".join([front.rate, *made]), flags=re.DOTALL)
+    code = re.sub('""".*?"""', "", "\n".join([module.rate, *made]), flags=re.DOTALL)
     words = {*re.findall(r"\w+", code)}
-    homes = {home: sorted(words & {*known.split()}) for home, known in {**HOMES, **front.own}.items()}
+    homes = {home: sorted(words & {*known.split()}) for home, known in {**HOMES, **module.own}.items()}
     groups: dict[int, list[str]] = {0: [], 1: [], 2: []}  # Python's own, others', ours
     for home, named in sorted(homes.items()):
         if named:
             group = 0 if home in ("collections.abc", "typing") else 1 + home.startswith("layerwise")
             groups[group].append(f"from {home} import {', '.join(named)}")
-    head = f'"""{front.title}\n\n{GENERATED}\n{text}'.rstrip() + '\n"""'
+    head = f'"""{module.title}\n\n{GENERATED}\n{text}'.rstrip() + '\n"""'
     imports = ["\n".join(group) for group in groups.values() if group]
-    return "\n\n".join([head, *imports, _public(names), "# fmt: off", *([front.rate] if front.rate else []), *made])
+    return "\n\n".join([head, *imports, _public(names), "# fmt: off", *([module.rate] if module.rate else []), *made])
 
 
 def _public(names: Iterable[str]) -> str:
@@ -147,7 +147,7 @@ def summary(entry: Entry) -> str:
 
 def _class(api: str, entry: Entry) -> str:
     declared = APIS[api](entry)
-    own = [one for one in declared if one.name in entry.hyper.__dataclass_fields__] if FRONTS[api].described else []
+    own = [one for one in declared if one.name in entry.hyper.__dataclass_fields__] if MODULES[api].described else []
     return class_of(entry.name, _doc(summary(entry), own), declared)
 
 
@@ -162,8 +162,8 @@ def class_of(name: str, doc: str, declared: Sequence[Argument]) -> str:
 def _mixed() -> str:
     declared = of_mixed()
     doc = docstrings.of_mixed(declared).rstrip()
-    front = FRONTS["torch"]._replace(title="The optimizer whose groups name their rules.", rate="")
-    return stub(front, "", ["Mixed"], [class_of("Mixed", f'"""{doc}\n"""', declared)])
+    module = MODULES["torch"]._replace(title="The optimizer whose groups name their rules.", rate="")
+    return stub(module, "", ["Mixed"], [class_of("Mixed", f'"""{doc}\n"""', declared)])
 
 
 def _function(entry: Entry) -> str:
