@@ -543,10 +543,10 @@ NB_MODULE(_native, m) {
         "Use PyTorch's functions at these addresses (is_neg, storage size, offset); return False if methods disagree.");
   m.def("reaches", &reaches, nb::arg("array"), "Return True if an array has floating-point numbers in host memory.");
   m.def("read_format", &read_format, nb::arg("array"), nb::arg("beside").none(), nb::arg("numbers"), nb::arg("rows"),
-        "Read an array in a storage format into a float32 array; return False, and do nothing, if the kinds are not supported.");
+        "Read an array in a storage format into a float32 array; return False, and do nothing, if a kind is unsupported.");
   m.def("write_format", &write_format, nb::arg("array"), nb::arg("beside").none(), nb::arg("numbers"), nb::arg("rows"),
         nb::arg("first"), nb::arg("key").none(), nb::arg("t"),
-        "Write float32 numbers into an array in its format; return False, and do nothing, if the kinds are not supported.");
+        "Write float32 numbers into an array in its format; return False, and do nothing, if a kind is unsupported.");
   m.def("in_memory", &all_in_memory, nb::arg("tensors"),
         "Return True if all of these are plain floating-point tensors whose memory holds their values.");
   m.def("counts", &counts, nb::arg("tensors"),
@@ -586,7 +586,7 @@ NB_MODULE(_native, m) {
            nb::arg("forms"), nb::arg("numbers"), nb::arg("rounds") = nb::none())
       .def("step", &Jobs::step, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            nb::arg("model") = nb::none(),
-           "Step jobs like the first ones; return False, and do nothing, if they differ. `model` is the sum over the model, if known.")
+           "Step jobs like the first, with the model's sum if it is known; return False, and do nothing, if they differ.")
       .def("takes", &Jobs::takes, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Return True if `step` would step these jobs.")
       .def("retune", &Jobs::retune, nb::lock_self(), nb::arg("hs"), nb::arg("forms"),

@@ -47,14 +47,14 @@ def reaches(array: object) -> bool:
 
 def read_format(array: object, beside: object | None, numbers: object, rows: int) -> bool:
     """
-    Read an array in a storage format into a float32 array; return False, and do nothing, if the kinds are not supported.
+    Read an array in a storage format into a float32 array; return False, and do nothing, if a kind is unsupported.
     """
 
 def write_format(
     array: object, beside: object | None, numbers: object, rows: int, first: int, key: tuple[int, int] | None, t: int
 ) -> bool:
     """
-    Write float32 numbers into an array in its format; return False, and do nothing, if the kinds are not supported.
+    Write float32 numbers into an array in its format; return False, and do nothing, if a kind is unsupported.
     """
 
 def in_memory(tensors: list[object]) -> bool:
@@ -125,7 +125,7 @@ class Batch:
         self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
     ) -> bool:
         """
-        Step jobs like the first ones; return False, and do nothing, if they differ. `model` is the sum over the model, if known.
+        Step jobs like the first, with the model's sum if it is known; return False, and do nothing, if they differ.
         """
 
     def takes(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:

@@ -1,1 +1,1 @@
-"""All optimizers by name: their list, presets and docstrings, and the parameters that some leave to other rules."""
+"""All optimizers by name: their list, presets, arguments and docstrings, and what they leave to other rules."""

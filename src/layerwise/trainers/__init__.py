@@ -1,4 +1,8 @@
-"""The optimizers by name, in packages that build optimizers from configurations."""
+"""The optimizers by name, in packages that build optimizers from configurations.
+
+`_timm.py`, `_transformers.py` and `torchtitan.py` register them, each with its package; `_split.py` lets a trainer
+that makes one group use a rule for hidden matrices.
+"""
 
 from __future__ import annotations
 

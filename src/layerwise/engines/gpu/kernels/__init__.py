@@ -1,4 +1,8 @@
-"""Triton kernels: those of each rule, cut at its yields, and those that rules share."""
+"""Triton kernels: those of each rule, cut at its yields, and those that rules share.
+
+A launch runs a function of `passes.py`, or for state by rows and columns of `statistics.py`. The others are device
+functions that these call, and `tables.py` names the columns of the tables that they read.
+"""
 
 from __future__ import annotations
 

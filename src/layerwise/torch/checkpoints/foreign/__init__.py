@@ -1,4 +1,7 @@
-"""Checkpoints of other packages' optimizers: a codec for each, which reads them and writes them."""
+"""Checkpoints of other packages' optimizers: a codec for each, which reads them and writes them.
+
+`_convert.py` has the two functions that users call, and `_codec.py` what a codec is. The other files have the codecs.
+"""
 
 from __future__ import annotations
 
