@@ -1,17 +1,19 @@
-"""Tensors as matrices of rows and columns, and Newton–Schulz iterations on them, which bring singular values to 1.
+"""Newton–Schulz iterations, which bring the singular values of matrices to 1, and tensors as matrices.
 
     Z = a + b·G + c·G²,  G = x·xᵀ;   x ← Z·x
 
-All Z of a stretch of iterations are polynomials of its first G. So they are multiplied with one another, and with x at
-the end: G has only as many rows and columns as the shorter side of x, and is a sum over the longer one. But rounding
-leaves G an error as large as the last digits of its largest eigenvalue, and a whole stretch multiplies that, as it does
-small eigenvalues, by up to a² in each iteration. A new stretch, from the G of what x has become, begins before that
-matters (the restarts of Gram Newton–Schulz, Zhang et al. 2026): the fewer digits the products have, the sooner. With s
-columns for each of k rows, a stretch of n takes k²·(2·s + (4·n − 3)·k) multiplications: all are in stretches of one if
-x is nearly square, where 2·s < 3·k.
+A product with x is expensive if one side of x is long. Since the new x has the Gram matrix Z·G·Z, several iterations, a
+*stretch*, can be computed from one G, which has only as many rows and columns as the shorter side: their Z are
+multiplied with one another, and with x only at the end. With k rows and s columns, a stretch of n iterations takes
+k²·(2·s + (4·n − 3)·k) multiplications. If x is nearly square (2·s < 3·k), each iteration is a stretch of its own.
 
-In 16 bits x is brought to the norm UNIT before its first product. Then G and all that is made of it lies within what
-float16 holds, and well above the numbers of which it has fewer digits.
+Stretches cannot be arbitrarily long. Rounding leaves an error in G as large as the last digits of its largest
+eigenvalue, and each iteration of a stretch multiplies that error by up to a², as it does small eigenvalues. So a new
+stretch, with G computed from x again, begins before that matters (the restarts of Gram Newton–Schulz, Zhang et al.
+2026): the sooner, the fewer digits the products have.
+
+In 16 bits x is first scaled to the norm UNIT: then G and all that is made of it fits float16, and stays far above the
+small numbers that have fewer digits.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ from layerwise.rules.scalars import at_least, leveller, root
 Polynomial = tuple[float, float, float]
 Stretches = tuple[tuple[Polynomial, ...], ...]
 
-MOST_GROWTH = 256.0  # of an error of G, within a stretch
-MOST_IN_HALF = 32.0  # the same in 16 bits: two of Jordan's iterations, where a third trebles the error
-UNIT = 8.0  # norm of x in 16 bits, of which the fourth power and sums of those fit float16
-SMALLER = 2.0**-40  # by which sizes are added up, so that their sum fits float32
+MOST_GROWTH = 256.0  # of an error in G, within a stretch
+MOST_IN_HALF = 32.0  # the same in 16 bits, for two of Jordan's iterations: a third makes the error three times as large
+UNIT = 8.0  # the norm of x in 16 bits: its fourth power, and sums of such, fit float16
+SMALLER = 2.0**-40  # the factor on sizes that are added up, so that their sum fits float32
 PER_NUMBER = 4000  # multiplications in the time in which an accelerator sends a number
 
 
 class Sides(NamedTuple):
-    """The dimensions that G has rows for, those that it is a sum over, and whether matrices are worked on as wholes."""
+    """The dimensions that count the rows of G, those that G sums over, and whether a rank works on whole matrices."""
 
     kept: Shape
     summed: Shape
@@ -48,17 +50,18 @@ class Sides(NamedTuple):
 
 
 def shorter_kept(shape: Shape, rows: Shape, cols: Shape) -> Sides:
-    """Return the sides of a tensor that is whole."""
+    """Return the sides of a whole tensor: G sums over the longer one."""
     m, n = _length(shape, rows), _length(shape, cols)
     return Sides(rows, cols, m * n) if m <= n else Sides(cols, rows, m * n)
 
 
 def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: Stretches, replicas: int) -> Sides:
-    """Return the sides of a tensor that is cut into so many parts along each dimension, or anywhere (None).
+    """Return the sides of a tensor that is cut into this many parts along each dimension, or anywhere (None).
 
-    G adds up if only summed dimensions are cut. Which side that is, and whether it is better to bring the matrix
-    together, follows from the numbers that are sent and the multiplications. These are shared if each of the ranks
-    brings other matrices together, in so many `replicas` of the parts; 0 says that all bring all together.
+    If only one side is cut, G can be summed over it: ranks add up their parts of G. Otherwise the matrix is brought
+    together. The cheaper of the two is chosen by the numbers that are sent and the multiplications. Ranks share the
+    work on whole matrices, each with some of them, and so do the `replicas` of the parts; with 0 replicas nothing is
+    shared, and every rank works on all matrices.
     """
     if parts is None:
         return sides
@@ -72,14 +75,14 @@ def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: St
 
 
 def _costs(sides: Sides, shape: Shape, parts: int, stretches: Stretches) -> float:
-    """Return the work of a rank, in multiplications, if G is added up."""
+    """Return the work of a rank, in multiplications, if ranks add up their parts of G."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
     sent = 2 * len(stretches) * kept * kept
     return sent * PER_NUMBER + multiplications(kept, summed / parts, stretches)
 
 
 def _whole_costs(sides: Sides, shape: Shape, parts: int, replicas: int, stretches: Stretches) -> float:
-    """Return the same if matrices are brought together, on one of the ranks that share the work."""
+    """Return the same if matrices are brought together, each on one of the ranks, which share the work."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
     sharing = max(1, parts * replicas)
     sent = 2 * kept * summed / sharing + (kept * summed / parts if replicas > 1 else 0)
@@ -88,7 +91,7 @@ def _whole_costs(sides: Sides, shape: Shape, parts: int, replicas: int, stretche
 
 
 def multiplications(kept: int, summed: float, stretches: Stretches) -> float:
-    """Return the work on a matrix, or on the part of it that has so many of the summed entries."""
+    """Return the multiplications for a matrix, or for a part of it that has this many of the summed entries."""
     return kept * kept * sum(2 * summed + (4 * len(stretch) - 3) * kept for stretch in stretches)
 
 
@@ -97,14 +100,14 @@ def _length(shape: Shape, dims: Shape) -> int:
 
 
 def least_work(polynomials: Sequence[Polynomial], sides: Sides, shape: Shape, dtype: str | None = None) -> Stretches:
-    """Return the iterations of a whole tensor in the stretches that take the fewest multiplications."""
+    """Return the iterations of a whole tensor, divided into the stretches that take the fewest multiplications."""
     if 2 * _length(shape, sides.summed) < 3 * _length(shape, sides.kept):
         return tuple((one,) for one in polynomials)
     return in_stretches(polynomials, dtype)
 
 
 def in_stretches(polynomials: Sequence[Polynomial], dtype: str | None = None) -> Stretches:
-    """Return the iterations in as few stretches as there can be if no error of G is to grow too much."""
+    """Return the iterations in the fewest stretches in which no error of G grows too much."""
     found: list[list[Polynomial]] = [[]]
     growth, most = 1.0, MOST_IN_HALF if dtype in HALVES else MOST_GROWTH
     for one in polynomials:
@@ -140,7 +143,7 @@ def gram(xp: Functions, x: Array, kept: Shape, summed: Shape) -> Array:
 def orthogonalized(
     xp: Functions, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None = None
 ) -> Asking[Array]:
-    """Return x / max(‖x‖, eps) with all singular values brought to about 1, by products in this dtype."""
+    """Return x / max(‖x‖, eps) with all singular values brought to about 1. Products have the digits of `dtype`."""
     own = x.dtype
     if dtype in HALVES:
         x = operand(xp, (yield from _of_norm(xp, x, sides, UNIT, eps)), dtype)
@@ -155,7 +158,7 @@ def orthogonalized(
 def _iterated(
     xp: Functions, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None
 ) -> Asking[Array]:
-    """Return the same, times UNIT of an x of that norm in 16 bits."""
+    """Return the same. In 16 bits x already has the norm UNIT, and the result is UNIT times as long."""
     kept, summed, shape = sides.kept, sides.summed, tuple(x.shape)
     unit: float = UNIT if dtype in HALVES else 1.0
     if unit == 1:
@@ -179,7 +182,7 @@ def _of_norm(xp: Functions, x: Array, sides: Sides, norm: float, eps: Scalar) ->
 
 
 def _levelled(xp: Functions, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
-    """Return each matrix times a power of two with which no product of x leaves float32, and that number."""
+    """Return each matrix times a power of two that keeps all products of x within float32, and that number."""
     (mean,) = yield (Mean(abs(x) * SMALLER, dims),)
     level = leveller(xp, mean / SMALLER)
     return scaled(level, x), level
@@ -187,7 +190,7 @@ def _levelled(xp: Functions, x: Array, dims: Shape) -> Asking[tuple[Array, Scala
 
 @dataclass(frozen=True, eq=False)
 class AtOnce:
-    """The iterations of whole matrices as a function, which is equal to those that do the same."""
+    """The iterations of whole matrices as a function. Two that do the same are equal, so that both work at once."""
 
     xp: Functions
     sides: Sides
@@ -222,7 +225,7 @@ def _mean(xp: Functions, asked: Any) -> Array:
 
 
 def _polynomials(xp: Functions, G: Array, stretch: Sequence[Polynomial], unit: float, dtype: str | None) -> Array:
-    """Return the product of the polynomials of a stretch, given the matrix of an x that is `unit` times as long."""
+    """Return the product of the polynomials of a stretch, given G of an x that is `unit` times as long."""
     Q = None
     for i, (a, b, c) in enumerate(stretch):
         Z = weighted(xp, G, a, b / unit**2, c / unit**4, dtype)

@@ -7,8 +7,8 @@
     r = scale·x
     p ← p − lr·lam·p − lr·r
 
-A matrix has the rows and columns that `dims` says; further dimensions count matrices. A vector is a single row, of
-which ‖u‖ is the only singular value. matrices.py has the iterations.
+`dims` says which dimensions are rows and columns; further dimensions count matrices. A vector is a single row, whose
+only singular value is ‖u‖. The iterations are in matrices.py.
 
 Departures, each an option:
 
@@ -58,7 +58,7 @@ from layerwise.rules.scalars import named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
-SAFETY = 1.01  # by which the paper's code shortens what all but the last of its polynomials take
+SAFETY = 1.01  # the paper's code divides the argument of all polynomials but the last by this
 POLAR_EXPRESS = (
     *(
         (a / SAFETY, b / SAFETY**3, c / SAFETY**5)
@@ -179,7 +179,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         )
 
     def divided(self, shape: Shape, parts: Shape | None, replicas: int) -> Muon:
-        few = in_stretches(tuple(chain(*self.ns_coefficients)), self.ns_dtype)  # as each costs a sum over the parts
+        few = in_stretches(tuple(chain(*self.ns_coefficients)), self.ns_dtype)  # each costs a sum over the parts
         sides = divided_sides(self.dims, shape, parts, few, replicas)
         return settled(self, dims=sides, ns_coefficients=self.ns_coefficients if sides.whole else few)
 

@@ -1,13 +1,13 @@
 """Products of matrices in fewer digits than those of the arithmetic.
 
-Every operand is rounded to the dtype of the products; they are summed in at least float32, and what becomes an operand
-of the next is rounded once. Where a device has no units for a dtype, or a library no such product, an operand keeps its
-own dtype and has the digits of the other: the same rounding, and the speed of its own. Of a product that is symmetric,
-large ones take two thirds of the time: blocks up to the diagonal, and their mirror images.
+Operands are rounded to the dtype of the products, and sums are at least float32: a result is rounded once, when it
+becomes an operand of the next product. If the device has no units for that dtype, or the library no such product, an
+operand keeps its own dtype and is rounded to as many digits: the result is the same, only not faster. A large product
+that is known to be symmetric is computed in blocks up to the diagonal, and mirrored, in two thirds of the time.
 
-A namespace says by `multiplies(x, dtype)` what arrays of that dtype are called on the device of `x`, or None. It may
-have a `product` whose sum stays in float32, and a `weighted` in one pass; `halves(x)` says whether such products of x
-are faster in blocks.
+A namespace has `multiplies(x, dtype)`, which returns its own name of that dtype, or None if the device of `x` does not
+multiply in it. It may have a `product` whose sum stays in float32, `weighted` in one pass, and `halves(x)`, which tells
+whether symmetric products of x are faster in blocks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from layerwise.rules.asks import Array, Functions
 
 HALVES = {"float16": 11, "bfloat16": 8}  # dtypes of 16 bits, and the digits of their numbers
 BLOCKS = 4  # along each side of a symmetric product
-WORTH = 512  # rows from which blocks are faster on one thread of a processor
+WORTH = 512  # the number of rows from which blocks are faster on one thread of a processor
 WIDE = ("float64", "complex128")
 
 
 def operand(xp: Functions, x: Array, dtype: str | None) -> Array:
-    """Return x rounded to the digits of a dtype of 16 bits, or as it is."""
+    """Return x as a product takes it: rounded to the digits of a 16-bit dtype, or unchanged for other dtypes."""
     if dtype not in HALVES:
         return x
     native = xp.multiplies(x, dtype) if hasattr(xp, "multiplies") else None
@@ -33,24 +33,24 @@ def operand(xp: Functions, x: Array, dtype: str | None) -> Array:
 
 
 def _with_digits(x: Array, digits: int) -> Array:
-    """Return x rounded to so many binary digits, by arithmetic that all libraries have (Veltkamp 1968)."""
+    """Return x rounded to this many binary digits, by arithmetic that every library has (Veltkamp 1968)."""
     own = 53 if any(name in str(x.dtype).lower() for name in WIDE) else 24
     far = x * (2.0 ** (own - digits) + 1)
     return far - (far - x)
 
 
 def product(xp: Functions, x: Array, y: Array, dtype: str | None) -> Array:
-    """Return x·y as an operand of the next."""
+    """Return x·y as the next product takes it."""
     return operand(xp, _summed(xp, x, y), dtype)
 
 
 def worth_halving(rows: int, threads: int) -> bool:
-    """Return whether a processor is faster at a symmetric product of so many rows in blocks."""
+    """Return True if a processor computes a symmetric product of this many rows faster in blocks."""
     return rows >= WORTH * sqrt(threads)
 
 
 def symmetric(xp: Functions, x: Array, y: Array) -> Array:
-    """Return x·y of matrices, which is known to be symmetric, as it is summed."""
+    """Return x·y, which is known to be symmetric, in the dtype of the sum."""
     if not _in_blocks(xp, x):
         return _summed(xp, x, y)
     n = x.shape[-2]
@@ -69,7 +69,7 @@ def _summed(xp: Functions, x: Array, y: Array) -> Array:
 
 
 def weighted(xp: Functions, G: Array, a: float, b: float, c: float, dtype: str | None) -> Array:
-    """Return a + b·G + c·G² as an operand of the next."""
+    """Return a + b·G + c·G² as the next product takes it."""
     if hasattr(xp, "weighted") and not _in_blocks(xp, G):
         return operand(xp, xp.weighted(G, a, b, c), dtype)
     squared = symmetric(xp, G, G)
