@@ -12,13 +12,13 @@ from layerwise.engines.gpu.kernels import tables as col
 
 @triton.jit
 def part_of(programs, c):
-    """Return the row of another table, and the part of it, that program c takes."""
+    """Return what program c works on: a row of another table, and the part of it."""
     return tl.load(programs + col.PROGRAM * c + col.PROGRAM_ROW), tl.load(programs + col.PROGRAM * c + col.PROGRAM_PART)
 
 
 @triton.jit
 def coefficients_of(params):
-    """Return where a job's coefficients begin, in the row of its step parameters."""
+    """Return the address of a job's coefficients, in its row of step parameters."""
     return (params + col.NUMBERS).to(tl.pointer_type(tl.float64), bitcast=True)
 
 
@@ -31,13 +31,13 @@ def gradient(params, begin, C: tl.constexpr):
 @triton.jit
 def element(address, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     at = address.to(tl.pointer_type(DTYPE)) + begin
-    # The hint stands here because the compiler attaches it to the operation that makes the pointer.
+    # The hint is here because the compiler attaches it to the operation that makes the pointer.
     return tl.multiple_of(at, 16) if ALIGNED else at
 
 
 @triton.jit
 def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr = False, OTHER: tl.constexpr = 0.0):
-    """Load numbers; those read for the LAST time in a step need not stay in caches."""
+    """Load numbers. Those that a step reads for the LAST time need not stay in caches."""
     if FULL:
         return tl.load(at, eviction_policy="evict_first" if LAST else "").to(COMPUTE)
     return tl.load(at, mask, other=OTHER, eviction_policy="evict_first" if LAST else "").to(COMPUTE)
@@ -56,7 +56,7 @@ def write(at, x, mask, FULL: tl.constexpr, LAST: tl.constexpr = False):
 
 @triton.jit
 def fetch(address, kind, at, mask, OTHER: tl.constexpr, HALVES: tl.constexpr = True):
-    """Load numbers of any dtype, of 16 bits only with HALVES, in float64."""
+    """Load numbers of any dtype as float64; of 16 bits only if HALVES."""
     single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == col.FLOAT32), other=OTHER)
     double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == col.FLOAT64), other=OTHER)
     if HALVES:
@@ -69,7 +69,7 @@ def fetch(address, kind, at, mask, OTHER: tl.constexpr, HALVES: tl.constexpr = T
 
 @triton.jit
 def put(address, kind, at, x, mask, HALVES: tl.constexpr = True):
-    """Store numbers in the given dtype. They are converted to no other, so that none overflows on the way."""
+    """Store numbers in the given dtype. They are converted directly, so that none overflows on the way."""
     single = tl.where(kind == col.FLOAT64, 0.0, x).to(tl.float32)
     tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == col.FLOAT32))
     tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (kind == col.FLOAT64))
@@ -81,7 +81,7 @@ def put(address, kind, at, x, mask, HALVES: tl.constexpr = True):
 
 @triton.jit
 def goes(skip, C: tl.constexpr):
-    """Return True if the step is taken, which only the device may know."""
+    """Return True unless the step is skipped, which may be known only on the device."""
     if C.SKIPS:
         return tl.load(skip) == 0
     return True
@@ -89,14 +89,14 @@ def goes(skip, C: tl.constexpr):
 
 @triton.jit
 def count(params, begin):
-    """Count the step of this job if its count lives on the device; the program at the tensor's beginning does it."""
+    """Count the job's step, if its count is on the device. Only the program at the beginning of the tensor does so."""
     address = tl.load(params + col.COUNTER)
     counts = (address != 0) & (begin == 0)
     counter = address.to(tl.pointer_type(tl.int64))
     tl.store(counter, tl.load(counter, counts, other=0) + 1, counts)
 
 
-# ---- arithmetic; comparisons in this order, so that nan stays nan
+# ---- arithmetic; operands are compared in this order so that nan stays nan
 
 
 @triton.jit
@@ -111,13 +111,13 @@ def at_most(x, high):
 
 @triton.jit
 def unless_off(a, x):
-    """Return x as what `a` multiplies: 0 where that is 0, because what is off must make no nan of infinite numbers."""
+    """Return x, or 0 if the factor `a` is 0: an option that is off must not turn infinite numbers into nan."""
     return tl.where(a == 0, 0.0, x)
 
 
 @triton.jit
 def wants(k, divisor, C: tl.constexpr):
-    """Load the numbers that scale, clip and divide the gradients of a job with these coefficients."""
+    """Load the numbers that scale, clip and divide the gradients of a job."""
     scale, sign = tl.load(k + col.G_SCALE).to(C.COMPUTE), tl.load(k + col.SIGN).to(C.COMPUTE)
     low, high = tl.load(k + col.GRAD_LOW).to(C.COMPUTE), tl.load(k + col.GRAD_HIGH).to(C.COMPUTE)
     return scale, sign, low, high, divisor.to(C.COMPUTE)
@@ -134,7 +134,7 @@ def ready(g, wanted, READY: tl.constexpr):
 
 @triton.jit
 def root(x):
-    """Return √x, also for float32 below its least normal number, for which `tl.sqrt` gives 0."""
+    """Return √x, also for subnormal float32, for which `tl.sqrt` returns 0."""
     if x.dtype.scalar == tl.float32:
         return tl.sqrt_rn(x)
     return tl.sqrt(x)
@@ -157,19 +157,19 @@ def as_int(x):
 
 @triton.jit
 def as_float(x):
-    """Return integers below 2^31 in float32."""
+    """Return integers below 2^31 as float32."""
     return x.to(tl.int32).to(tl.float32)
 
 
 @triton.jit
 def power(x, y):
-    """Return x to the power of y, for x above 0."""
+    """Return x^y for x > 0."""
     return tl.exp2(tl.log2(x) * y)
 
 
 @triton.jit
 def expm1(x):
-    """Return e^x − 1, near 0 by its series, where the subtraction would leave few digits."""
+    """Return e^x − 1; near 0, where the subtraction would leave few digits, by its series."""
     near = x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6)))))
     return tl.where(tl.abs(x) < 0.01, near, tl.exp(x) - 1)
 
@@ -179,13 +179,13 @@ def expm1(x):
 
 @triton.jit
 def gradient_alone(k, p, g, s):
-    """Return the term whose square is summed where norms of gradients are bounded."""
+    """Return the gradient, whose squares are summed to bound its norm."""
     return (g,)
 
 
 @triton.jit
 def summed(x, mask, PLAIN: tl.constexpr, FULL: tl.constexpr):
-    """Return x unchanged if PLAIN, or x², in float64, where the square of no float32 is 0 or infinite unless x is."""
+    """Return x if PLAIN, or else x², in float64, where the square of a float32 neither vanishes nor overflows."""
     wide = x.to(tl.float64)
     if not PLAIN:
         wide = wide * wide

@@ -1,12 +1,13 @@
 """The passes of a printed program over the chunks of layers.
 
-A program has `KEEP`, which makes the state that is final before the sums of a round; `TERMS`, what is added up in a
-round; `ANSWER`, which makes of the totals what arrays are computed with; and `APPLY`, the new weights and the rest of
-the state. `apply` computes the last terms again, because a root and a quotient cost less than memory. Where a layer is
-late, nothing is stored before `apply`, which then computes the kept state again: others complete the sums, or the terms
-have to be of state that has not been rounded.
+A program has four functions. `KEEP` computes the state that is final before the sums of a round, `TERMS` the terms of
+the sums, `ANSWER` the numbers that follow from the totals, and `APPLY` the new weights and the rest of the state.
+`apply` computes the last terms again, because a root and a quotient take less time than memory. A layer is late if
+nothing may be stored before `apply`, because other ranks complete the sums, or because terms need the state before it
+is rounded. Its kept state is then computed again in `apply`.
 
-`C` has what a kernel is compiled for (launch.py): dtypes, forms and sizes, functions, and what this launch does.
+`C` has the constants that a kernel is compiled for (launch.py): dtypes, forms, sizes, functions, and the purpose of the
+launch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from layerwise.engines.gpu.kernels.tables import VARYING
 def chunk_of(layers, chunks, c, C: tl.constexpr):
     """Return chunk c's layer, job, first element in the tensor, length, place of its sums, and corner, if it has one.
 
-    The length of chunks of tiles is in rows, as that of their blocks is.
+    The length of a chunk of tiles counts rows.
     """
     layer, part = parts.part_of(chunks, c)
     row, corner = layers + layer.to(tl.int64) * col.LAYER, ()
@@ -37,7 +38,7 @@ def chunk_of(layers, chunks, c, C: tl.constexpr):
 
 @triton.jit
 def operands_of(params, pointers, begin, corner, C: tl.constexpr):
-    """Return the starts of p, g and the states of a chunk, its corner, and its lines; `pointers` are the job's."""
+    """Return the addresses of a chunk's p, g and states, its corner and its lines; `pointers` is the job's row."""
     storage = formats.storage_of(pointers, C)
     lines = planes.lines_of(corner, C) if C.LINES else ()
     p_at = parts.element(tl.load(pointers + col.P), begin, C.PARAM, C.ALIGNED)
@@ -51,7 +52,7 @@ def operands_of(params, pointers, begin, corner, C: tl.constexpr):
 
 @triton.jit
 def values_of(params, answers, clips, layer, C: tl.constexpr):
-    """Return what gradients of a layer are made ready with, and the numbers that its arrays are computed with."""
+    """Return the numbers that make a layer's gradients ready, and those that its arrays are computed with."""
     k = parts.coefficients_of(params)
     answered = answers + layer * col.ANSWERS + col.ANSWERED
     return parts.wants(k, tl.load(clips + layer), C), C.VALUES(k + col.OWN, answered, C.COMPUTE)
@@ -59,9 +60,9 @@ def values_of(params, answers, clips, layer, C: tl.constexpr):
 
 @triton.jit
 def recalled(at, wanted, i, n, FULL: tl.constexpr, LAST: tl.constexpr, LAST_OF_G: tl.constexpr, C: tl.constexpr):
-    """Return a block, and its p, g and states. Past the end all numbers are 1, so that nothing is 0/0.
+    """Return a block, and its p, g and states. Beyond the end all numbers are 1, so that no division is 0/0.
 
-    Behind the states is what is made of its rows and of its columns.
+    After the states come the numbers made of the block's rows and columns, if the program has these.
     """
     p_at, g_at, s_at, corner, lines = at
     block = planes.block_of(corner, i, C) if C.LINES else formats.block_of(i, n, C)
@@ -77,7 +78,7 @@ def recalled(at, wanted, i, n, FULL: tl.constexpr, LAST: tl.constexpr, LAST_OF_G
 
 @triton.jit
 def keep_states(at, block, new, FROM: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr, C: tl.constexpr):
-    """Store the states whose bits are among WRITES. They begin at FROM among the new ones."""
+    """Store the states whose bits WRITES has. The new ones begin at index FROM."""
     for i in tl.static_range(C.STATES):
         if C.WRITES >> i & 1:
             formats.keep(at[i], new[FROM + i], block, 1 + i, FULL, LAST, C)
@@ -85,7 +86,7 @@ def keep_states(at, block, new, FROM: tl.constexpr, FULL: tl.constexpr, LAST: tl
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(step_params, pointers, layers, chunks, clips, answers, partials, sums_stride, skip, width, C: tl.constexpr):
-    """Compute a round's sums of each chunk, up to four, and before them the state that it KEEPS."""
+    """Compute each chunk's partial sums of a round, up to four, and before them the state that the round KEEPS."""
     layer, job, begin, n, place, corner = chunk_of(layers, chunks, tl.program_id(0), C)
     params = step_params + job * width
     at = operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
@@ -119,7 +120,7 @@ def measure_at(at, wanted, k, i, n, sums, FULL: tl.constexpr, C: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(step_params, pointers, layers, chunks, clips, answers, skip, width, C: tl.constexpr):
-    """Write the weights and states, in reverse order, because caches may still hold the last chunks."""
+    """Write the weights and states. Chunks are taken in reverse, because the last ones may still be in caches."""
     layer, job, begin, n, _, corner = chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), C)
     params = step_params + job * width
     at = operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
@@ -142,16 +143,16 @@ def apply_at(at, wanted, k, i, n, FULL: tl.constexpr, C: tl.constexpr):
     if C.MEASURED:
         x = C.TERMS(k, p, g, s)
     new = C.APPLY(k, p, g, s, x)
-    # In this order no variant puts registers aside.
+    # In this order no variant of the kernel spills registers.
     keep_states(at[2], block, new, 1, FULL, True, C)
     formats.keep(at[0], new[0], block, 0, FULL, True, C)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def answer(step_params, layers, spans, partials, sums_stride, sums, answers, n, skip, width, C: tl.constexpr):
-    """Add up the sums of a round, make the rule's answers of all TOTALS up to here, and report what is known.
+    """Add up the sums of a round, compute the rule's answers from all TOTALS so far, and report what is known.
 
-    In the LAST round it stores the numbers of the layer's state, since nothing can stop the step then.
+    In the LAST round it also stores the state that has one number for each layer: nothing can stop the step any more.
     """
     layer = tl.load(spans + tl.program_id(0))
     row, S = layers + layer * col.LAYER, ()

@@ -1,9 +1,9 @@
 """Layers with state by rows and by columns, in tiles.
 
-The sums of their first round are by rows, columns and matrices, and what the program makes of these is read in all
-later passes (statistics.py). A layer is a stack of matrices in one stretch of memory. Its blocks are tiles of so many
-matrices, rows and columns, and a chunk is a tile and those below it. Its sums along rows are one of several strips of
-those sums, which are added up afterwards, always in the same order.
+The first round sums by rows, columns and matrices; all later passes read what the program makes of these sums
+(statistics.py). A layer is a stack of matrices in one stretch of memory. A tile has a fixed number of matrices, rows
+and columns, and a chunk is a tile with those below it. A chunk sums only its own entries of each row, so these sums are
+a strip among several, which are added up afterwards, always in the same order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from layerwise.engines.gpu.kernels import tables as col
 
 @triton.jit
 def corner_of(row, part, C: tl.constexpr):
-    """Return where part of a layer begins in it, its rows, and its corner.
+    """Return the offset of a part in its layer, the number of its rows, and its corner.
 
-    That is the layer's row, the layer's sizes, and the first matrix, row and column. With a VECTOR, the compiler
-    recognizes of which numbers it is a divisor.
+    A corner is the layer's row in the table, the layer's sizes, and the part's first matrix, row and column. VECTOR
+    tells the compiler what the number of columns is a multiple of.
     """
     matrices, rows = tl.load(row + col.MATRICES).to(tl.int32), tl.load(row + col.ROWS).to(tl.int32)
     columns = tl.load(row + col.COLUMNS).to(tl.int32) // C.VECTOR * C.VECTOR
@@ -32,14 +32,14 @@ def corner_of(row, part, C: tl.constexpr):
 
 @triton.jit
 def existing(corner, x, n, C: tl.constexpr):
-    """Return the mask of the existing rows, or columns, of a tile's matrices, which are x of n."""
+    """Return the mask of the tile's rows (or columns) x that exist, of n in each matrix."""
     m = corner[4] + tl.arange(0, C.SHAPE[0])
     return (m < corner[1])[:, None] & (x < n)[None, :]
 
 
 @triton.jit
 def block_of(corner, i, C: tl.constexpr):
-    """Return a tile's elements and groups, counted from the chunk's first, and the masks of the existing ones."""
+    """Return the offsets of a tile's elements and groups in their chunk, and the masks of those that exist."""
     _, _, rows, columns, _, r0, c0 = corner
     m, r, c = tl.arange(0, C.SHAPE[0]), i + tl.arange(0, C.SHAPE[1]), tl.arange(0, C.SHAPE[2])
     row = (m.to(tl.int64)[:, None] * rows + r[None, :])[:, :, None]
@@ -55,9 +55,9 @@ def block_of(corner, i, C: tl.constexpr):
 
 @triton.jit
 def numbers_of(corner, n, strip, SIDE: tl.constexpr, ADDRESS: tl.constexpr, C: tl.constexpr):
-    """Return where the numbers for rows, or for columns, of each of a tile's matrices begin, n of each.
+    """Return the addresses of the n numbers of each of a tile's matrices, one for each row or for each column.
 
-    They are in the strip with this number, of those that begin at an ADDRESS of a SIDE.
+    SIDE says whether of rows or columns, ADDRESS which numbers, and `strip` which strip of them.
     """
     row, _, _, _, m0, _, _ = corner
     side = tl.load(row + col.SIDES).to(tl.pointer_type(tl.int64)) + SIDE * col.SIDE
@@ -68,7 +68,7 @@ def numbers_of(corner, n, strip, SIDE: tl.constexpr, ADDRESS: tl.constexpr, C: t
 
 @triton.jit
 def lines_of(corner, C: tl.constexpr):
-    """Return what is made of lines in all of a chunk: where that of rows begins, and that of columns."""
+    """Return what the program made of a chunk's lines: the address of the rows' numbers, and the columns' numbers."""
     _, _, rows, columns, _, _, c0 = corner
     by_row = numbers_of(corner, rows, 0, col.BY_ROWS, col.MADE, C)
     by_column, c = numbers_of(corner, columns, 0, col.BY_COLUMNS, col.MADE, C), c0 + tl.arange(0, C.SHAPE[2])
@@ -77,7 +77,7 @@ def lines_of(corner, C: tl.constexpr):
 
 @triton.jit
 def made(lines, corner, i, C: tl.constexpr):
-    """Return what is made of the rows and columns of a tile."""
+    """Return what the program made of a tile's rows and columns."""
     by_row, column = lines
     r = corner[5] + i + tl.arange(0, C.SHAPE[1])
     return tl.load(by_row + r[None, :], existing(corner, r, corner[2], C), other=1.0)[:, :, None], column

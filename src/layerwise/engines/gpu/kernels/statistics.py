@@ -1,8 +1,7 @@
-"""Sums by rows and by columns, in strips that are added up; and what a program makes of them: state, and numbers that
-elements are computed with.
+"""Sums by rows and by columns, and what a program makes of them: state, and numbers that elements are computed with.
 
-Strips and these numbers are in the dtype of the arithmetic. A sum that has only one strip may be that strip; other sums
-are in float64.
+Each chunk writes a strip of partial sums, and the strips are then added up. Strips and the numbers made of them have
+the dtype of the arithmetic. A sum with only one strip may be that strip; other sums are float64.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from layerwise.engines.gpu.kernels.tables import VARYING
 
 @triton.jit(do_not_specialize=VARYING)
 def strips(step_params, pointers, layers, chunks, clips, answers, partials, skip, width, C: tl.constexpr):
-    """Compute each chunk's strips of the sums by rows and by columns, and what else the first round SUMS.
+    """Compute each chunk's strips of the sums by rows and by columns, and the other SUMS of the first round.
 
-    In the reverse order of the pass that follows, because caches may still hold the last chunks.
+    Chunks are taken in the reverse order of the next pass, which finds the last ones still in caches.
     """
     chunk = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, job, begin, n, place, corner = passes.chunk_of(layers, chunks, chunk, C)
@@ -64,7 +63,7 @@ def fold(sides, programs, C: tl.constexpr):
 
 @triton.jit
 def total(sides, programs, C: tl.constexpr):
-    """Compute, for each matrix, the sums of its row sums and of its rows' state."""
+    """Sum, over the rows of each matrix, the row sums and the rows' state."""
     row, part = parts.part_of(programs, tl.program_id(0))
     side, m = sides + row.to(tl.int64) * col.SIDE, part.to(tl.int64) * C.SHAPE[0] + tl.arange(0, C.SHAPE[0])
     matrices, entries = tl.load(side + col.SIDE_MATRICES), tl.load(side + col.SIDE_ENTRIES)
@@ -83,7 +82,7 @@ def total(sides, programs, C: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
-    """Compute the state of rows and columns in this step, and store it, or what elements are computed with, or both."""
+    """Compute the new state of rows and columns, and store it, or the numbers for elements, or both."""
     row, part = parts.part_of(programs, tl.program_id(0))
     side, at = sides + row.to(tl.int64) * col.SIDE, part.to(tl.int64) * C.LENGTH + tl.arange(0, C.LENGTH)
     matrices, entries = tl.load(side + col.SIDE_MATRICES), tl.load(side + col.SIDE_ENTRIES)
