@@ -257,7 +257,7 @@ def test_rates_are_described_for_each_api() -> None:
     assert len(whole) == 2
     for row in rows:
         said = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a function of the step"
-        assert (said if row in whole else "or [as in LAMB](lamb.md#options)") in row
+        assert (said if row in whole else "[As in LAMB](lamb.md#options)") in row
 
 
 EXEMPTING = re.compile(r"no_(?:decay|adapt)=\[\"bias\", \"norm\"\]")
