@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from source import source_of
+from source import source_of, wrapped
 
 from layerwise.catalog.registry import ENTRIES, Entry
 from layerwise.options.settings import Hyper, options_in_order
@@ -17,7 +17,7 @@ SECTION = re.compile(r"(<!-- generated: (\w+) (\w+) -->\n).*?(<!-- end -->)", re
 
 WITH_METHODS = "Lamb"
 WITH_SHARED = "Lamb"  # whose page describes the options that it shares with others
-AS_THERE = "[As in LAMB](lamb.md#options)"
+AS_THERE = "[as in LAMB](lamb.md#options)"
 SHOWN = {
     "torch": "\n    options: {members: [like, step, zero_grad, stats, get_lr, set_lr, num_parameters, parameters, "
     "clear_state, add_param_group, load_state_dict, step_parameter]}",
@@ -41,31 +41,41 @@ def _section(found: re.Match[str]) -> str:
     return f"{start}\n{KINDS[kind](of)}\n\n{end}"
 
 
+A_FUNCTION = " or a function of the step"
 BESIDE_NUMBERS = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a function of the step"
-# What APIs take in place of a number that changes from step to step.
+# What APIs take in place of a number that changes from step to step; a function of the step is not for all of them.
 BY_API = {"lr": f"{BESIDE_NUMBERS}, in Keras and Paddle also their schedules", "weight_decay": BESIDE_NUMBERS}
 
 
-def _meaning(name: str, means: str, optimizer: str) -> str:
-    """Return what an option means, and which values it may have besides numbers if that differs by API."""
+def _allowed(name: str, allowed: str, optimizer: str) -> str:
+    """Return the values that an option may have, by API where they differ."""
     if name not in BY_API:
-        return means
-    return f"{means.removesuffix('.')}: a number; {BY_API[name]}" if optimizer == WITH_SHARED else f"{means} {AS_THERE}"
+        return allowed
+    by_api = f"; {BY_API[name]}" if optimizer == WITH_SHARED else f", or {AS_THERE}"
+    return allowed.replace(A_FUNCTION, "") + by_api
+
+
+def call(optimizer: str) -> str:
+    """Return an optimizer's options with their defaults, as a call."""
+    h = ENTRIES[optimizer].hyper
+    given = ", ".join(f"{name}={source_of(h.__dataclass_fields__[name].default)}" for name in options_in_order(h))
+    told = f"`help({optimizer})` says what each means, the site also which values are allowed:"
+    return f"{told}\n\n```text\n{wrapped(f'{optimizer}({given})', 110)}\n```"
 
 
 def options(optimizer: str) -> str:
-    """Return the table of an optimizer's options. Those that another page describes share a row for each default."""
+    """Return the site's table of an optimizer's options. What another page describes has a row for each default."""
     h = ENTRIES[optimizer].hyper
-    rows, shared = ["| option | default | meaning |", "|---|---|---|"], dict[str, list[str]]()
+    rows, shared = ["| option | default | allowed | meaning |", "|---|---|---|---|"], dict[str, list[str]]()
     for name in options_in_order(h):
         spec = h.__dataclass_fields__[name]
-        default = source_of(spec.default)
+        default, allowed = source_of(spec.default), spec.metadata["check"].allowed
         if optimizer != WITH_SHARED and _is_shared(h, name):
             shared.setdefault(default, []).append(f"`{name}`")
             continue
-        cells = (default, _meaning(name, spec.metadata["means"], optimizer))
+        cells = (default, _allowed(name, allowed, optimizer), spec.metadata["means"])
         rows.append(f"| `{name}` | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join([*rows, *(f"| {', '.join(names)} | {one} | {AS_THERE} |" for one, names in shared.items())])
+    return "\n".join([*rows, *(f"| {', '.join(names)} | {one} | | {AS_THERE} |" for one, names in shared.items())])
 
 
 def _is_shared(h: type[Hyper], name: str) -> bool:
@@ -88,4 +98,4 @@ def _public(front: str, entry: Entry) -> tuple[str, ...]:
     return (entry.name.lower(), f"{entry.name}State") if front == "jax" else (entry.name,)
 
 
-KINDS: dict[str, Callable[[str], str]] = {"options": options, "reference": reference}
+KINDS: dict[str, Callable[[str], str]] = {"options": call, "reference": reference}
