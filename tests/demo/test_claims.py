@@ -20,7 +20,7 @@ SAID = [
     (1, {("LARS", 1024): [79.0, 94.0, 96.0]}, f"|{NONE}"),
     (1, {("SGD", 1024): [math.inf] * 3}, f"AdamW 94.0 %, SGD diverged|{EVERY} LARS is better than SGD."),
     (1, {("SGD", 1024): [math.inf] * 3, ("LARS", 1024): [math.inf, 90.0, 90.0]}, f"{EVERY} LARS is worse than AdamW."),
-    (2, {}, f"{SECOND}: Muon + AdamW 2.52, LAMB 2.81, AdamW 3.00|{EVERY} LAMB is better than AdamW; Muon + AdamW is better"),
+    (2, {}, f"{SECOND}: Muon + AdamW 2.52, LAMB 2.81, AdamW 3.00|{EVERY} LAMB is better than AdamW; Muon + AdamW is"),
     (2, {("LAMB", 128): [2.8, 2.95]}, f"|{EVERY} Muon + AdamW is better than AdamW."),
     (3, {}, f"{SECOND}: Muon + AdamW 2.52 in 8.8 bytes a parameter, 8-bit Muon + AdamW 2.54 in 4.4, AdamW 3.00 in 12|"),
     (3, {}, f"{EVERY} Muon + AdamW is better than AdamW; 8-bit Muon + AdamW is better than AdamW."),
