@@ -141,6 +141,15 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").split()) <= 450
 
 
+MOST_READ = "start choosing pytorch jax trainers sharding small-memory offload performance".split()
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in MOST_READ)])
+def test_a_page_answers_first_and_then_shows_code(page: str) -> None:
+    answer = (ROOT / page).read_text("utf-8").partition("\n```")[0].partition("\n")[2]
+    assert 20 <= len(answer.split()) <= 60
+
+
 RATE = re.compile(
     r"AdamW\(model\.parameters\(\), lr=([\d.e-]+)\).*?Lamb\((?:groups|param_groups\(model\)), lr=([\d.e-]+)", re.DOTALL
 )
