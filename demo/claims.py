@@ -10,9 +10,9 @@ from demo.result import Result, Row
 from demo.settings import Act
 
 CAVEATS = (
-    "These are small networks, few data and {seeds}: nothing follows for other networks, nor for speed. "
-    "A difference that is not named above may be chance. At scale, Adam and Nesterov momentum that are tuned for the "
-    "batch match or exceed LARS and LAMB (Nado et al. 2021, arXiv 2102.06356)."
+    "Small networks, little data and {seeds}: nothing follows for other networks, nor for speed. "
+    "A difference that is not named above may be chance. At scale, well-tuned Adam and Nesterov momentum match or "
+    "exceed LAMB and LARS (Nado et al. 2021, arXiv 2102.06356)."
 )
 
 
@@ -40,16 +40,19 @@ def headline(result: Result, act: Act) -> str:
     sign = -1 if task.metric == "accuracy" else 1
     best = sorted(rows, key=lambda row: math.inf if row.mean is None else sign * row.mean)
     stored = any(row.case.contender.of for row in rows)
-    bytes_of = [f" ({row.bytes:.3g})" if stored and row.bytes else "" for row in best]
-    found = ", ".join(f"{row.case.name} {row.brief}{kept}" for row, kept in zip(best, bytes_of, strict=True))
-    beside = " (and bytes a parameter)" * stored
-    return f"{task.metric.capitalize()} at batch {act.batches[-1]:,}{beside}: {found}"
+    bytes_of = [f" in {row.bytes:.3g}" if stored and row.bytes else "" for row in best]
+    found = [f"{row.case.name} {row.brief}{kept}" for row, kept in zip(best, bytes_of, strict=True)]
+    found[0] += " bytes a parameter" * bool(bytes_of[0])
+    return f"{task.metric.capitalize()} at batch {act.batches[-1]:,}: {', '.join(found)}"
 
 
 def verdict(row: Row, rows: Sequence[Row]) -> str:
-    """Say which of the others one of ours did better or worse than with every seed; nothing of PyTorch's own."""
+    """Say which of the others one of ours did better or worse than with every seed; nothing of PyTorch's own.
+
+    One seed says nothing.
+    """
     found: dict[str, list[str]] = {"better": [], "worse": []}
-    for other in rows if row.case.contender.is_ours else ():
+    for other in rows if row.case.contender.is_ours and not row.case.once else ():
         if not other.case.contender.is_ours:
             found.get(compared(row, other), []).append(other.case.name)
     return ", ".join(f"{how} than {joined(names)}" for how, names in found.items() if names)
@@ -58,8 +61,8 @@ def verdict(row: Row, rows: Sequence[Row]) -> str:
 def clear(result: Result, act: Act) -> str:
     """Say what every seed agrees about, at the last batch."""
     rows = result.last(act)
-    found = [f"{row.case.name} {said}" for row in rows if (said := verdict(row, rows))]
-    return f"With every seed: {'; '.join(found)}." if found else "No difference is clear with every seed."
+    found = [f"{row.case.name} is {said}" for row in rows if (said := verdict(row, rows))]
+    return f"With every seed, {'; '.join(found)}." if found else "No difference is clear with every seed."
 
 
 def story(result: Result) -> Iterator[tuple[Act, str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from textwrap import fill, indent
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -54,8 +55,10 @@ def line_of(run: Run, outcome: Outcome) -> str:
 
 def show(console: Console, result: Result) -> None:
     """Print what each act says, and what all of it does not."""
+    width = min(console.width, WIDEST)
     said = [Text("")]
     for act, headline, clear in story(result):
-        said += [Text(f"{act.number}. {headline}", style="bold"), Text(f"   {clear}")]
+        lines = fill(f"{act.number}. {headline}", width, subsequent_indent="   ")
+        said += [Text(lines, style="bold"), Text(indent(fill(clear, width - 3), "   "))]
     for text in (*said, *map(Text, beware(result)), Text(caveats(result), style="dim")):
-        console.print(text, width=min(console.width, WIDEST))
+        console.print(text, width=width)

@@ -15,7 +15,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+
+import pages  # noqa: E402
 
 from layerwise import presets  # noqa: E402  # the checkout's own, as mkdocstrings reads it
 from layerwise.catalog.registry import ENTRIES  # noqa: E402
@@ -43,7 +45,7 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
 PAGE = re.compile(r"\b(the\s+page\s+)(?:\"|&quot;|&#34;)([^\"&]+)(?:\"|&quot;|&#34;)")
 PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>')
 TABLE = re.compile(r"^<!-- table: (\w+) (\w+) -->$", re.MULTILINE)
-OPTIONS = re.compile(r"<!-- generated: options \w+ -->\n(.*?)<!-- end -->", re.DOTALL)
+OPTIONS = re.compile(r"<!-- generated: options (\w+) -->.*?<!-- end -->", re.DOTALL)
 # Types of other packages in signatures, which link to their documentation. Nothing is fetched to build the site.
 STDTYPES, TYPING = "https://docs.python.org/3/library/stdtypes.html", "https://docs.python.org/3/library/typing.html"
 FUNCTIONS = "https://docs.python.org/3/library/functions.html"
@@ -81,10 +83,10 @@ ELSEWHERE = {
 def on_config(config: Any) -> Any:
     fence = {"name": "math", "class": "math", "format": formula}
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
-    pages = [f"optimizers/{entry.rule.__name__.rpartition('.')[2]}.md" for entry in ENTRIES.values()]
+    optimizers = [f"optimizers/{entry.rule.__name__.rpartition('.')[2]}.md" for entry in ENTRIES.values()]
     for section in config.nav:
         if "Optimizers" in section:
-            section["Optimizers"] = pages
+            section["Optimizers"] = optimizers
     told = (ROOT / "pyproject.toml").read_text("utf-8")
     config.site_name += f" {_value(told, 'version')}"
     if repository := _value(told, "Repository"):
@@ -117,7 +119,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     if config.repo_url:
         page.edit_url = f"{config.repo_url.rstrip('/')}/edit/main/{_source(uri)}"
     text = TABLE.sub(made_of_code, linked(PICTURE.sub(_by_theme, markdown), uri))
-    return OPTIONS.sub(r'<div class="options" markdown>\n\1</div>', text)
+    return OPTIONS.sub(lambda found: f'<div class="options" markdown>\n\n{pages.options(found[1])}\n\n</div>', text)
 
 
 def _source(uri: str) -> str:
@@ -149,8 +151,8 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
 @cache
 def titles() -> dict[str, str]:
     """Return the pages of the documentation by their titles."""
-    pages = (ROOT / "docs").rglob("*.md")
-    firsts = {page: page.read_text("utf-8").partition("\n")[0] for page in pages}
+    texts = {page: page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md")}
+    firsts = {page: text.partition("\n")[0] for page, text in texts.items()}
     return {
         line.removeprefix("# "): page.relative_to(ROOT / "docs").as_posix()
         for page, line in firsts.items()

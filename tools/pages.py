@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from source import source_of
+from source import source_of, wrapped
 
 from layerwise.catalog.registry import ENTRIES, Entry
 from layerwise.options.settings import Hyper, options_in_order
@@ -55,8 +55,16 @@ def _allowed(name: str, allowed: str, optimizer: str) -> str:
     return allowed.replace(A_FUNCTION, "") + by_api
 
 
+def call(optimizer: str) -> str:
+    """Return an optimizer's options with their defaults, as a call."""
+    h = ENTRIES[optimizer].hyper
+    given = ", ".join(f"{name}={source_of(h.__dataclass_fields__[name].default)}" for name in options_in_order(h))
+    told = f"`help({optimizer})` says what each means, the site also which values are allowed:"
+    return f"{told}\n\n```text\n{wrapped(f'{optimizer}({given})', 110)}\n```"
+
+
 def options(optimizer: str) -> str:
-    """Return the table of an optimizer's options. Those that another page describes share a row for each default."""
+    """Return the site's table of an optimizer's options. What another page describes has a row for each default."""
     h = ENTRIES[optimizer].hyper
     rows, shared = ["| option | default | allowed | meaning |", "|---|---|---|---|"], dict[str, list[str]]()
     for name in options_in_order(h):
@@ -90,4 +98,4 @@ def _public(api: str, entry: Entry) -> tuple[str, ...]:
     return (entry.name.lower(), f"{entry.name}State") if api == "jax" else (entry.name,)
 
 
-KINDS: dict[str, Callable[[str], str]] = {"options": options, "reference": reference}
+KINDS: dict[str, Callable[[str], str]] = {"options": call, "reference": reference}

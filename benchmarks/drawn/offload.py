@@ -31,7 +31,7 @@ def offload(figure: Figure, theme: Theme) -> None:
     lettered(
         figure,
         theme,
-        "What has arrived is measured beside the backward pass, and weights return while others step",
+        "Gradients are measured as they arrive, and weights return while others step",
         "Six layers, of which the ring has room for four gradients, on the device of the tests: an order of calls from "
         "left to right, and no measurement. Layers 1 and 2 are measured as they step.",
     )

@@ -23,8 +23,8 @@ def test_a_rate_of_adamw_gives_rates_to_try_in_ten_lines(capsys):
     said = here(capsys, *asked).out
     lines = said.split("\n\nfrom ")[0].splitlines()
     assert lines[0] == "Lamb at batch 4,096, coming from AdamW with lr 0.0003 at batch 256"
-    assert lines[1].startswith("baseline: AdamW with lr 0.0012, yours × 4; ")
-    assert lines[2].startswith("learning rate: try 0.0036, 0.0072, 0.012: 3, 6, 10 times that. ")
+    assert lines[1].startswith("first: try AdamW with lr 0.0012, yours × 4. ")
+    assert lines[2].startswith("learning rate: try 0.0036, 0.0072, 0.012, which are 3, 6, 10 times that. ")
     assert len([line for line in said.splitlines() if line]) <= 10
     assert executed(code_in(said), your_betas=(0.9, 0.999), your_weight_decay=0.1)["optimizer"].get_lr() == 0.0072
     assert json.loads(here(capsys, *asked, "--json").out)["lr"] == pytest.approx(0.0072)

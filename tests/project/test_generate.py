@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import case_of
+from cases import CASES, case_of
 
 from layerwise.catalog.registry import Entry
 
@@ -35,6 +36,19 @@ def test_an_option_without_a_declaration_is_named(generate):
     with pytest.raises(SystemExit, match=r"^`pride` of Lioness has no declaration: its default is 0\.5") as found:
         generate.check_declared([known, Entry("Lioness", lion.rule, Lioness)])
     assert "layerwise.rules.lion" in str(found.value)
+
+
+def test_the_site_s_tables_describe_rates_for_each_api(generate):
+    """PyTorch takes a tensor and no function, NumPy, JAX and MLX a function: LAMB's page says it, others go there."""
+    for case in CASES:
+        table = generate.pages.options(case.name)
+        rows = [row for row in table.splitlines() if row.startswith(("| `lr` |", "| `weight_decay` |"))]
+        assert len(rows) == 2
+        by_api = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a function of the step"
+        said = by_api if case.name == "Lamb" else "or [as in LAMB](lamb.md#options)"
+        assert all(said in row for row in rows)
+        named = re.findall(r"\w+", " ".join(re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)))
+        assert sorted(named) == sorted(spec.name for spec in fields(case.hyper))
 
 
 def test_a_file_that_nothing_prints_any_more_is_named(generate):

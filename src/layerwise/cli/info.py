@@ -34,9 +34,9 @@ TAKES = "PyTorch's tensors on GPUs, by Triton"
 PROOF = "each kernel is compared with the reference before its first step on a device; use --devices to compare now"
 WOULD = "no GPU on this machine; with a GPU, --devices compares each optimizer's kernels with the reference"
 NOT_INSTALLED = "not installed"
-LISTS = "PyTorch's tensors on accelerators, in lists, if the engines above do not step them"
+LISTS = "PyTorch's tensors on accelerators, in lists, if no engine above takes them"
 NO_LISTS = "torch is not installed"
-BY_REFERENCE = "by plain operations of its array library"
+BY_REFERENCE = "with the operations of its array library"
 VARIABLES = (
     "LAYERWISE_ISA", "LAYERWISE_NUM_THREADS", "LAYERWISE_GPU_PROOF", "LAYERWISE_TRACEBACK",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE",
@@ -94,7 +94,7 @@ def lines(found: Facts) -> Iterator[str]:
     yield f"layerwise {found['layerwise']}, Python {found['python']} on {found['system']}"
     yield from fill(", ".join(versions), 120, initial_indent="  with      ", subsequent_indent=" " * 12).splitlines()
     yield f"  machine   {machine['name']}, {_many(machine['available'], 'processor')} for this process"
-    yield f"            products of matrices (Muon's ns_dtype=None): {machine['products']} in PyTorch"
+    yield f"            Muon multiplies matrices in {machine['products']} (ns_dtype=None in PyTorch)"
     for name, listed in found.get("devices", {}).items():
         yield f"            {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"
     yield "engines"
@@ -115,8 +115,8 @@ def advice(found: Facts) -> str:
     if engines["gpu"]["concerns"]:
         return "run `layerwise info --devices` once: it compares each optimizer's GPU kernels with the reference"
     if not engines["compiled"]["available"]:
-        return "install with a C++20 compiler: on CPUs the compiled engine takes a third to two thirds of the time"
-    return "nothing to set up; `layerwise bench` compares a step with other packages"
+        return "install with a C++20 compiler: steps on CPUs then take a third to two thirds of the time"
+    return "nothing to set up; `layerwise bench` compares a step with PyTorch's"
 
 
 def reported(found: Facts) -> Iterator[str]:

@@ -83,11 +83,9 @@ def coming_from_adamw(
     rates = ", ".join(significant(rate * scale) for rate in tried)
     factors = ", ".join(f"{factor:g}" for factor in OF_ADAMW[found.optimizer])
     yield f"{found.optimizer} at batch {found.batch:,}, coming from AdamW with lr {adamw_lr:g} at batch {batch:,}"
-    yield f"baseline: AdamW with lr {significant(adamw_lr * scale)}, yours × {scale:.3g}; tuned, it can match LAMB"
-    yield (
-        f"learning rate: try {rates}: {factors} times that. Keep the one with the best validation result, then try "
-        "half and double"
-    )
+    adamw = f"AdamW with lr {significant(adamw_lr * scale)}, yours × {scale:.3g}"
+    yield f"first: try {adamw}. Tuned, it can match {found.optimizer}"
+    yield f"learning rate: try {rates}, which are {factors} times that. Keep the best, then try its half and double"
     yield from (str(line) for line in found.lines if not line.alternative and line.setting != "learning rate")
 
 

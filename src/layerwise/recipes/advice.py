@@ -38,7 +38,7 @@ class Line:
     alternative: bool = False
 
     def __str__(self) -> str:
-        return f"{'  ' * self.alternative}{self.setting}: {self.value}; {self.why}; {self.how_far}"
+        return f"{'  ' * self.alternative}{self.setting}: {self.value} ({self.why}; {self.how_far})"
 
     @property
     def how_far(self) -> str:

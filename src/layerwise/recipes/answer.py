@@ -142,16 +142,16 @@ def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
     """
     fitting = [one for one in (q.curve, *q.curves) if one and (one.from_scratch or q.reference is None)]
     if q.reference is not None and q.reference.warmup is not None:
-        point, whose, series, far, ending = q.reference, "yours", "", _from_yours(q), ""
+        point, whose, series, far, ending = q.reference, "your", "", _from_yours(q), ""
     elif fitting:
-        point, whose, far = fitting[0].nearest(q.batch), fitting[0].name, _far(q.batch, fitting[0])
-        series, ending = whose, "" if fitting[0].from_scratch else "; it starts from a checkpoint"
+        series, point, far = fitting[0].name, fitting[0].nearest(q.batch), _far(q.batch, fitting[0])
+        whose, ending = f"{series}'s", "" if fitting[0].from_scratch else "; it starts from a checkpoint"
     else:
         return None, Line("warm-up", "keep yours", "give your warm-up, and it is scaled", "nothing published")
     wanted = (point.warmup or 0.0) * (q.batch / point.batch)
     share = min(wanted, LONGEST_WARMUP)
-    why = f"{whose}, {percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
-    why += ", as many steps" * (q.batch != point.batch)
+    why = "as many steps as " * (q.batch != point.batch)
+    why += f"{whose} {percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
     why += f", but not more than the longest published, {percent(LONGEST_WARMUP)}" * (share < wanted)
     why += f"; here {round(share * steps):,} steps" if steps else ""
     return share, Line(
@@ -185,7 +185,7 @@ def _kept(q: Question) -> Iterator[Line]:
             elif value == was:
                 why = f"{series} kept {value}"
             else:
-                why = f"or try: {series} went from {was} at batch {before.batch:,} to {value} at {near.batch:,}"
+                why = f"or do as {series}, which went from {was} at batch {before.batch:,} to {value} at {near.batch:,}"
             yield _line(q.curve, q.batch, setting.replace("_", " "), mine, why, **marks)
 
 
