@@ -132,7 +132,8 @@ def worked(xp: Any, wholes: Sequence[Whole], kind: Callable[[Array], Hashable]) 
 def _worked(xp: Any, each: Sequence[Array], work: Callable[[Array], Array]) -> Iterable[Array]:
     if len(each) == 1:
         return [work(each[0])]
-    return [*xp.moveaxis(work(xp.moveaxis(xp.stack(each), 0, -1)), -1, 0)]
+    made = xp.moveaxis(work(xp.moveaxis(xp.stack(each), 0, -1)), -1, 0)
+    return getattr(xp, "unstack", list)(made)
 
 
 def beside(xp: Any, x: Array, like: Array) -> Array:
