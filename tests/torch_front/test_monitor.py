@@ -12,7 +12,7 @@ from torch_front.front import bits, busy, fronts, parameters, set_grads, walk
 
 from layerwise.contrib.records import COLUMNS, QUANTITIES, scalars, writing_to
 from layerwise.errors import HyperparameterError
-from layerwise.torch import Adafactor, Lamb, Lars, heatmap, monitor
+from layerwise.torch import Adafactor, Lamb, Lars, Mixed, heatmap, monitor
 
 BLOCKS = {"stack": "each", "matrix": 2}
 
@@ -89,6 +89,18 @@ def test_a_table_has_a_row_for_each_layer_and_block_and_training_is_the_same_bit
         assert row["clipped"] in ("0.0", "1.0")
     assert bits(params) == bits(others)
     assert bits(opt.state_dict()) == bits(other.state_dict())
+
+
+def test_a_monitor_counts_the_matrices_that_were_multiplied_in_each_dtype():
+    params = {name: torch.nn.Parameter(torch.ones(3, 2)) for name in "abc"}
+    kinds = ({"rule": "muon", "ns_dtype": "float32"}, {"rule": "muon", "ns_dtype": "float16"}, {"rule": "adamw"})
+    opt = Mixed([{"params": [one], **kind} for one, kind in zip(params.items(), kinds, strict=True)])
+    watching = monitor(opt, Run())
+    assert watching.products == {}
+    set_grads(params, 0)
+    opt.step()
+    assert watching.products == {"float32": 1, "float16": 1}
+    assert sum(watching.engines.values()) == 3
 
 
 def test_blocks_are_summarised():

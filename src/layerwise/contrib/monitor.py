@@ -24,13 +24,15 @@ from layerwise.torch.step._stepper import stepper_of
 class Monitor:
     """The hooks that watch an optimizer. `remove()` removes them, as does leaving the context.
 
-    `engines` counts the tensors that each engine stepped in the last step that was written.
+    `engines` counts the tensors that each engine stepped in the last step that was written, and `products` the matrices
+    that were multiplied in each dtype.
     """
 
     def __init__(self, optimizer: Optimizer, writer: object, every: int) -> None:
         # The optimizer holds the hooks and passes itself to them: a reference to it would create a cycle.
         self._every, self._write = every, writing_to(writer)
         self.engines: Mapping[str, int] = {}
+        self.products: Mapping[str, int] = {}
         self._loaded(optimizer)
         self._hooks = [
             optimizer.register_step_post_hook(self._stepped),
@@ -53,7 +55,7 @@ class Monitor:
         if self._count % self._every or self._count == self._last or _muted(optimizer):
             return
         self._last = self._count
-        self.engines = Counter(optimizer.engines().values())
+        self.engines, self.products = Counter(optimizer.engines().values()), stepper_of(optimizer).products()
         self._write(self._count, _record(optimizer))
 
     def remove(self) -> None:

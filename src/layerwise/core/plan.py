@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from layerwise.core.library import Library
+from layerwise.core.library import Library, computing
 from layerwise.engines import PartOf, Stats
 from layerwise.engines.measurements import summary
 from layerwise.layout.pieces import Kept, Layout, Piece, elementwise, kept_dims
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Array
+from layerwise.rules.products import HALVES
 from layerwise.storage.forms import CUT_BY_BLOCKS, blocks_cut_groups, scales_of
 from layerwise.storage.index import Index, index_of
 
@@ -174,6 +175,11 @@ class Plan:
     def smallest(self) -> Shape:
         """The shape of the smallest tensor that is stored together."""
         return min((one.shape for one in self.members), key=prod)
+
+    def multiplied_in(self, own: str) -> str | None:
+        """Return the dtype in which a step multiplies matrices, if it does, of weights of this dtype."""
+        h: Any = self.layout.pieces[0].h
+        return None if not h.of_matrices else h.ns_dtype if h.ns_dtype in HALVES else computing(own)
 
     def why_not_grouped(self) -> str:
         """Return the reason why state cannot be stored in groups of 8 bits, or an empty string."""

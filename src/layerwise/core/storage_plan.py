@@ -13,7 +13,6 @@ from layerwise.core.plan import LocalPart, Plan, Shape
 from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
 from layerwise.rules.asks import Array
-from layerwise.rules.products import HALVES
 from layerwise.rules.states import is_signed
 from layerwise.storage import STATE, WEIGHTS, Format, Storage
 from layerwise.storage.bits import Key, key_of
@@ -171,9 +170,8 @@ class StoragePlan:
         why = {key: one.why for key, one in self.chosen.items() if one.why and formats[key] == one.dtype}
         shown = "".join(f"+{bits_of(one)}" for one in beside)
         found = {"weights": own + shown, "state": formats, "bytes": sum(self._bytes(formats, beside)), "why": why}
-        h: Any = self.plan.layout.pieces[0].h
-        products = h.ns_dtype if h.of_matrices and h.ns_dtype in HALVES else computing(own)
-        return found | ({"products": products} if h.of_matrices else {})
+        products = self.plan.multiplied_in(own)
+        return found | ({"products": products} if products else {})
 
     def bytes(self, parts: int = 1) -> Bytes:
         """Return the bytes from the first step on, of the largest of this many parts along the first dimension."""

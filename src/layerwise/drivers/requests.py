@@ -146,7 +146,8 @@ def worked(xp: Functions, wholes: Sequence[Whole], kind: Callable[[Array], Hasha
 def _worked(xp: Functions, each: Sequence[Array], work: Callable[[Array], Array]) -> Iterable[Array]:
     if len(each) == 1:
         return [work(each[0])]
-    return [*xp.moveaxis(work(xp.moveaxis(xp.stack(each), 0, -1)), -1, 0)]
+    made = xp.moveaxis(work(xp.moveaxis(xp.stack(each), 0, -1)), -1, 0)
+    return getattr(xp, "unstack", list)(made)
 
 
 def beside(xp: Functions, x: Array, like: Array) -> Array:

@@ -49,9 +49,12 @@ class Functions(Namespace):
         """Return an array of one number; a Python number if it is at hand."""
         return x
 
+    stacks = False
+    """Whether operations cost more than to stack small variables."""
+
     @staticmethod
-    def stacks() -> bool:
-        """Return True if operations cost more than to stack small variables."""
+    def alone() -> bool:
+        """Return whether each variable must be stepped by itself."""
         return False
 
     @staticmethod
@@ -79,10 +82,7 @@ class OnTorch(AtHand):
     none.
     """
 
-    @staticmethod
-    def stacks() -> bool:
-        """Return True."""
-        return True
+    stacks = True
 
     def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64."""
@@ -121,6 +121,8 @@ class OnJax(Functions):
 class OnTensorFlow(Functions):
     """Keras's own functions, which are TensorFlow's here."""
 
+    stacks = True
+
     def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64."""
         if ops.dtype(terms) == "float64":
@@ -129,9 +131,9 @@ class OnTensorFlow(Functions):
         return ops.sum(squares, axis=dims, keepdims=True) if dims else squares
 
     @staticmethod
-    def stacks() -> bool:
-        """Return True unless a strategy has variables on several devices."""
-        return not import_module("tensorflow").distribute.has_strategy()
+    def alone() -> bool:
+        """Return True if a strategy has variables on several devices."""
+        return bool(import_module("tensorflow").distribute.has_strategy())
 
     @staticmethod
     def outside() -> AbstractContextManager[object]:

@@ -17,6 +17,7 @@ from layerwise.catalog.presets import Like, preset
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.core.library import EPSILON, computing
 from layerwise.drivers import Run, local
+from layerwise.drivers.requests import AT_ONCE
 from layerwise.engines.rule import STACKED
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.keras._backends import Functions, namespace
@@ -208,50 +209,63 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     def _backend_update_step(
         self, grads: Sequence[Array], trainable_variables: Sequence[keras.Variable], learning_rate: Array
     ) -> None:
-        """Step all variables, which share the numbers of the step; small ones that are alike step as one."""
+        """Step all variables, which share the numbers of the step; small ones, and matrices, with those like them."""
         self._xp = xp = namespace()
         members = list(zip(grads, trainable_variables, strict=True))
-        stacks, apart = self._alike(members) if xp.stacks() else ([], members)
+        together, apart = ([], members) if xp.alone() else self._alike(xp, members)
         try:
-            for stack in stacks:
-                self._step(stack, learning_rate)
+            for some in together:
+                self._step(some, learning_rate)
             super()._backend_update_step([g for g, _ in apart], [v for _, v in apart], learning_rate)
         finally:
             self._xp = None  # some numbers may be traced
 
-    def _alike(self, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
-        """Return gradients and variables: those that are stepped as one, and the others."""
+    def _alike(self, xp: Functions, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
+        """Return gradients and variables: those that step together, and the others."""
         groups: dict[object, list[Member]] = {}
         for place, (gradient, variable) in enumerate(members):
             i = self._get_variable_index(variable)
+            size, of_matrices = prod(variable.shape), self._pieces[i].h.of_matrices
+            total = AT_ONCE if of_matrices else STACKED if xp.stacks and size <= SMALL else 0
             kind = self._is_rest[i], variable.dtype, tuple(variable.shape), self._use_weight_decay(variable)
-            small = prod(variable.shape) <= SMALL and not self._pieces[i].h.of_matrices
-            groups.setdefault(kind if small else place, []).append((gradient, variable))
-        most = {kind: max(1, STACKED // max(1, prod(group[0][1].shape))) for kind, group in groups.items()}
-        stacks = [group[n : n + most[kind]] for kind, group in groups.items() for n in range(0, len(group), most[kind])]
-        return [one for one in stacks if len(one) > 1], [one for stack in stacks if len(stack) == 1 for one in stack]
+            most = max(1, total // max(1, size))
+            groups.setdefault((most, kind if most > 1 else place), []).append((gradient, variable))
+        some = [group[n : n + most] for (most, _), group in groups.items() for n in range(0, len(group), most)]
+        return [one for one in some if len(one) > 1], [one for alone in some if len(alone) == 1 for one in alone]
 
     def update_step(self, gradient: Array, variable: keras.Variable, learning_rate: object) -> None:
         """Step one variable."""
         self._step([(gradient, variable)], learning_rate)
 
     def _step(self, members: Sequence[Member], learning_rate: object) -> None:
-        """Step variables that are alike: stacked, they are one variable of so many blocks."""
-        xp, places, n = self._xp or namespace(), [self._get_variable_index(v) for _, v in members], len(members)
-        i, variable, dtype = places[0], members[0][1], _computing(members[0][1])
+        """Step variables that are alike: matrices side by side; others stacked, as one of so many blocks."""
+        xp = self._xp or namespace()
+        side_by_side = self._pieces[self._get_variable_index(members[0][1])].h.of_matrices
+        stacks = [[one] for one in members] if side_by_side else [members]
+        begun = [self._begun(xp, stack, learning_rate) for stack in stacks]
+        for (_, p, places), (stepped,) in zip(begun, local(xp, [run for run, _, _ in begun]), strict=True):
+            for targets, new in zip(places, (moved(xp, p, stepped.moves), *stepped.state), strict=True):
+                if targets[0] is not None:
+                    each = [new] if len(targets) == 1 else ops.unstack(new, len(targets))
+                    for target, own in zip(targets, each, strict=True):
+                        self.assign(target, ops.cast(own, target.dtype))
+
+    def _begun(
+        self, xp: Functions, stack: Sequence[Member], learning_rate: object
+    ) -> tuple[Run, Array, list[Sequence[keras.Variable | None]]]:
+        """Return the run of a variable, or of a stack; the variable, and where it and its state are."""
+        places, n = [self._get_variable_index(v) for _, v in stack], len(stack)
+        i, variable, dtype = places[0], stack[0][1], _computing(stack[0][1])
         rule = self._rule_of(self._is_rest[i])
         piece = self._pieces[i] if n == 1 else self._piece(variable, self._is_rest[i], n)
         kept = list(zip(*(self._kept[i] for i in places), strict=True))
-        read = [[v for _, v in members], [xp.dense(g) for g, _ in members], *kept]
-        each = ([None if one is None else ops.cast(one, dtype) for one in x] for x in read)
+        variables, grads = [v for _, v in stack], [xp.dense(g) for g, _ in stack]
+        each = ([None if one is None else ops.cast(one, dtype) for one in x] for x in (variables, grads, *kept))
         p, g, *state = (x[0] if n == 1 or x[0] is None else ops.stack(x) for x in each)
         now = self._now(xp, i, dtype, learning_rate, self._use_weight_decay(variable))
-        run = Run((rule.step(xp, p, g, rule.State(*state), piece.h, now),), piece.shape, piece.block_dims)
-        [(stepped,)] = local(xp, [run])
-        for targets, new in zip((read[0], *kept), (moved(xp, p, stepped.moves), *stepped.state), strict=True):
-            if targets[0] is not None:
-                for target, own in zip(targets, [new] if n == 1 else ops.unstack(new, n), strict=True):
-                    self.assign(target, ops.cast(own, target.dtype))
+        rules = (rule.step(xp, p, g, rule.State(*state), piece.h, now),)
+        alike = piece.h if piece.h.of_matrices else None
+        return Run(rules, piece.shape, piece.block_dims, alike=alike), p, [variables, *kept]
 
     def _now(self, xp: Functions, i: int, dtype: str, learning_rate: object, decays: bool) -> Now:
         is_rest, h = self._is_rest[i], self._pieces[i].h

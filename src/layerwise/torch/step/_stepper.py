@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -19,6 +20,7 @@ from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Array, Scalar
+from layerwise.torch.arrays._library import named
 from layerwise.torch.groups._members import Group, Members, apart
 from layerwise.torch.groups._settings import CheckedGroup, GroupRates, capturing, check_capture, on_gpu, scalar
 from layerwise.torch.sharding import _cuts as cuts
@@ -300,6 +302,12 @@ class Stepper:
         for name, by in latest.values():
             found[apart(name, found)] = by
         return found
+
+    def products(self) -> Counter[str]:
+        """Return the dtypes in which matrices were multiplied in their last steps, and of how many tensors."""
+        each = (zip(step.params, step.plans, strict=True) for step in self.steps.values())
+        latest = {p: plan.multiplied_in(named(p.dtype)) for p, plan in chain.from_iterable(each)}
+        return Counter(dtype for dtype in latest.values() if dtype)
 
     def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Array]]]:
         """Yield each parameter with the name and the measurements of its last step, tensor by tensor."""
