@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 # Frames of these packages are skipped when a warning looks for the user's line.
 INNER = ("layerwise", "torch", "paddle", "keras", "tensorflow", "jax", "optax", "mlx")
 LINE = 120  # characters of a value in a message
 VOWELS = tuple("aeioAEIO")  # what begins with u is spoken as in unit
+SPELLED = tuple("AEFHILMNORSX")  # letters that are spoken with a vowel first, as in SGD
 
 
 class LayerwiseError(Exception):
@@ -75,7 +77,8 @@ def shown(value: object) -> str:
     """
     said = repr(value)
     line = " ".join(said.split())
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    shape: Any = getattr(value, "shape", None)
+    dtype = getattr(value, "dtype", None)
     is_array = dtype is not None and isinstance(shape, Sequence)
     if len(line) <= LINE and ("\n" not in said or is_array):
         return line
@@ -92,7 +95,7 @@ def kind(value: object) -> str:
 
 def a(noun: str) -> str:
     """Return a noun, such as a class's name, with its article."""
-    return f"{'an' if noun[:1] in VOWELS else 'a'} {noun}"
+    return f"{'an' if noun.startswith(SPELLED if noun.isupper() else VOWELS) else 'a'} {noun}"
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -33,7 +33,7 @@ def test_a_rate_of_adamw_gives_rates_to_try_in_ten_lines(capsys):
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (("lars", "4096"), "--adamw-lr works for Lamb and Adafactor only: .*; docs/optimizers/lars.md suggests"),
+        (("lars", "4096"), "--adamw-lr works for Lamb and Adafactor only: .*; the page of Lars suggests"),
         (("lamb", "4096", "--reference-lr", "1e-3"), "leave out --adamw-lr: --reference-lr is Lamb's own rate"),
     ],
 )

@@ -10,7 +10,7 @@ from types import FunctionType, new_class
 from typing import Any, Literal, NamedTuple, cast
 
 from layerwise.catalog import docstrings
-from layerwise.catalog.registry import ENTRIES, Entry
+from layerwise.catalog.registry import ALL_OPTIONS, ENTRIES, Entry
 from layerwise.catalog.signatures import APIS
 from layerwise.options.arguments import REQUIRED, Argument, ByName, StateDtype
 from layerwise.options.misspellings import binding
@@ -51,7 +51,8 @@ class Home:
 
     def class_of(self, name: str, base: type[Any], doc: str, declared: Sequence[Argument], **members: Any) -> type[Any]:
         """Return a class whose `__init__` takes these arguments, and hands them to its base in a mapping."""
-        bind = binding(name, declared, getattr(base, "_way_out", ""))
+        of_groups = () if "_rule" in members else ALL_OPTIONS
+        bind = binding(name, declared, getattr(base, "_way_out", ""), of_groups)
 
         def initialize(self: Any, /, *args: Any, **kwargs: Any) -> None:
             parent: Any = super(made, self)

@@ -84,7 +84,7 @@ def _rates(optimizer: str, adamw_lr: float, reference_lr: float | None) -> tuple
     if optimizer not in OF_ADAMW:
         raise ContradictionError(
             f"`adamw_lr` works for {' and '.join(OF_ADAMW)} only: no rule gives {optimizer}'s rate from AdamW's. Leave "
-            f"it out; docs/optimizers/{optimizer.lower()}.md suggests a first rate."
+            f"it out; the page of {optimizer} suggests a first rate."
         )
     return tuple(factor * adamw_lr for factor in OF_ADAMW[optimizer])
 
