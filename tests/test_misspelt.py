@@ -20,8 +20,9 @@ from layerwise.options.misspellings import guess
 from layerwise.options.names import KERAS, OF_KERAS, OPTAX, PADDLE, same
 
 P = [torch.nn.Parameter(torch.ones(2))]
+OF_TORCH = ("Lamb", "Adafactor", "Mixed", "Muon", "ScaleSGD", "SinkGD")
 FUNCTIONS = {
-    **{f"torch.{name}": lambda name=name, **kw: getattr(torch_front, name)(P, **kw) for name in ("Lamb", "Adafactor")},
+    **{f"torch.{name}": lambda name=name, **kw: getattr(torch_front, name)(P, **kw) for name in OF_TORCH},
     **{f"numpy.{name}": getattr(numpy_front, name) for name in ("Lamb", "Lars", "Adafactor")},
     **{f"jax.{name}": lambda name=name, **kw: getattr(jax_front, name)(0.1, **kw) for name in ("lamb", "adafactor")},
 }
@@ -44,9 +45,29 @@ FUNCTIONS = {
         ("torch.Lamb", "block_size", "Did you mean `state_dtype`"),
         ("torch.Lamb", "clip_grad", "Did you mean `max_grad_norm`"),
         ("torch.Lamb", "amsgrad", "AMSGrad, which keeps the maximum of second moments, is not supported."),
-        ("numpy.Lamb", "fused", "Did you mean `engine`"),
+        (
+            "numpy.Lamb",
+            "fused",
+            'Did you mean `engine` (without it the fastest is picked; engine="rule" turns kernels off)?',
+        ),
         ("numpy.Lars", "eta", "Did you mean `trust_coefficient`?"),
         ("numpy.Lars", "warmup_steps", "layerwise.schedules"),
+        ("torch.Lamb", "mask", "use groups (layerwise.torch.param_groups)"),
+        ("torch.Lamb", "trust_ratio_mask", "use groups (layerwise.torch.param_groups)"),
+        (
+            "torch.Lamb",
+            "engine",
+            "Did you mean `fused` (without it the fastest is picked; fused=False turns kernels off)?",
+        ),
+        ("torch.Lamb", "axis_name", "Lamb has no option 'axis_name'. Only layerwise.jax has it."),
+        ("torch.SinkGD", "steps", "Did you mean `iterations`?"),
+        ("torch.Muon", "steps", "Did you mean `ns_steps`?"),
+        ("torch.Muon", "betas", "Did you mean `momentum` (the first of `betas`)?"),
+        ("torch.ScaleSGD", "beta", "Did you mean `momentum`?"),
+        ("torch.Lamb", "beta", "Did you mean `betas`?"),
+        ("torch.Mixed", "lr", 'which belongs in the groups: param_groups(model, rule="lamb", lr=0.5).'),
+        ("jax.lamb", "foreach", "Only layerwise.torch has it."),
+        ("jax.lamb", "skip_nonfinite", "Only layerwise.torch, layerwise.numpy, and layerwise.paddle have it."),
         ("torch.Lamb", "reproducible", "the same bits from run to run"),
         ("numpy.Adafactor", "momentum", "Did you mean `beta1`?"),
         ("numpy.Adafactor", "clipping_threshold", "Did you mean `clip_threshold`?"),
@@ -69,7 +90,9 @@ def test_an_unknown_option_is_answered_with_the_probable_one(front, option, mean
 
 
 def test_the_options_that_are_meant_exist():
-    fronts = [getattr(m, n) for m in (torch_front, numpy_front) for n in ("Lamb", "Lars", "Adafactor", "Muon")]
+    fronts = [
+        getattr(m, n) for m in (torch_front, numpy_front) for n in ("Lamb", "Lars", "Adafactor", "Muon", "SinkGD")
+    ]
     fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor", "muon")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
     # Without importing Keras, which takes its backend for good, or Paddle.

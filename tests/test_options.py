@@ -98,6 +98,7 @@ def pairs(words: str, good: tuple[Any, ...], *bad: Any) -> Range:
 
 NONE = Range("None", ((None, None),), ())
 SCHEDULES = Range("a function of the step", ((halve, halve), (SCHEDULE, SCHEDULE)), ())
+DOES = "lambda step: 0.1 does."
 NO_SCHEDULES = (lambda: 0.1, lambda step, epoch: 0.1, lambda *, step: 0.1, float, Scheduled)
 FLAG = choices(True, False)
 NOT_NEGATIVE = numbers("a finite number ≥ 0", (*ZEROS, 3, 10**9, 5e-324), -1, -1e-30)
@@ -108,34 +109,36 @@ UP_TO_1 = numbers("a number in [0, 1]", (*ZEROS, 1), 1.0000000000000002, -0.1)
 RATE = (NOT_NEGATIVE | SCHEDULES).but(*NO_SCHEDULES)
 BOUND = NOT_NEGATIVE | NONE
 BETAS = pairs(
-    "a pair (a number in [0, 1), a number in [0, 1))",
+    "two values, each a number in [0, 1)",
     ((0, 0), [0.9, 0.999], (np.float64(0.5), np.array(0.25)), np.array([0.5, 0.25]), (0.99, 0.9),
      (0.9, 0.0), (0.999, 0.99)), None, (1, 0.5), (0.5, 1.0), (None, 0.5), (0.5, None),
 )  # fmt: skip
-EPS = pairs("a pair (a finite number > 0, a finite number > 0)", ((5e-324, 1), [1e-30, 1e-16]), None, (0, 1), (1, 0))
+EPS = pairs("two values, each a finite number > 0", ((5e-324, 1), [1e-30, 1e-16]), None, (0, 1), (1, 0))
 EPS_OR_OWN = pairs(
     "a pair (a finite number > 0 or None, a finite number ≥ 0)",
     ((None, 0), [1e-30, 1e-3], (5e-324, 1), (1, 0)),
     *(None, (0, 1e-3), (1e-30, None)),
 )
-LIMITS = "(a finite number ≥ 0 or None, a finite number ≥ 0 or None) with the first ≤ the second"
-TRUST = pairs(f"a pair {LIMITS}", ((0, 1), [0, 0], (None, 1), (2, 2)), (10, 0.01), (-1, None), 1.0) | NONE
+LIMITS = "a pair (low, high) with low ≤ high, each a finite number ≥ 0 or None"
+TRUST = pairs("", ((0, 1), [0, 0], (None, 1), (2, 2)), (10, 0.01), (-1, None), 1.0) | NONE
+TRUST = TRUST._replace(words=f"None or {LIMITS}")
 OPEN_TRUST = TRUST._replace(good=(*TRUST.good, ((1, None), (1.0, None)), ((None, None), (None, None))))
-UP_TO_TRUST = TRUST._replace(words=TRUST.words.replace("or None) with", ") with").replace(" )", ")")).but((0.5, None))
+TO_HIGH = "None or a pair (a finite number ≥ 0 or None, a finite number ≥ 0) with the first ≤ the second"
+UP_TO_TRUST = TRUST._replace(words=TO_HIGH).but((0.5, None))
 LOW_HIGH = Range(
-    "a pair (a finite number or None, a finite number or None) with the first ≤ the second",
+    "a pair (low, high) with low ≤ high, each a finite number or None",
     (((-1, 2), (-1.0, 2.0)), ([0.1, 0.1], (0.1, 0.1)), ((None, -1), (None, -1.0)), ((None, None), (None, None))), (),
 )  # fmt: skip
 NO_BOUNDS = ("ab", (), (0.9,), (0.1, 0.2, 0.3), {0.9: 0, 0.99: 1}, (0.5, 0.4), (1, -1), (float("nan"), 1), (0, "1"))
 CLIP = numbers("a finite number ≥ 0", (0, 3), -1)._replace(bad=(*NO_BOUNDS, -1, 1j, True, "0.1", object())) | NONE
 DTYPES = tuple((x, x) for x in ("float16", "bfloat16", "float32", "float64"))
 DTYPE = Range(
-    "None or 'float16', 'bfloat16', 'float32', or 'float64' or a dtype of that name",
+    "None or 'float16', 'bfloat16', 'float32', or 'float64' (or such a dtype)",
     (*DTYPES, (None, None), (np.float32, "float32"), (np.dtype("f2"), "float16"), (ml_dtypes.bfloat16, "bfloat16")),
     (16, True, np.int32, np.dtype("i4"), "", "float 32", "single", "int32", [], object(), float("nan"), 1j),
 )
 NS_DTYPE = Range(
-    "None or 'float32', 'float16', or 'bfloat16' or a dtype of that name",
+    "None or 'float32', 'float16', or 'bfloat16' (or such a dtype)",
     tuple(one for one in DTYPE.good if one[1] != "float64"),
     (*DTYPE.bad, "float64", np.float64),
 )
@@ -172,8 +175,8 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "max_grad_norm": (BOUND, "None (or 0) for no clipping"),
     "max_grad_norm_per_tensor": (BOUND, "None (or 0) for no clipping"),
     "max_grad_value": (CLIP | LOW_HIGH, "None (or 0) for no clipping"),
-    "maximize": (FLAG, "True or False"),
-    "caution": (FLAG, "True or False"),
+    "maximize": (FLAG, "True means: "),
+    "caution": (FLAG, "True means: "),
     "betas": (BETAS, "betas=(0.9"),
     "eps": (NOT_NEGATIVE, "eps=1e-"),
     "Adafactor.eps": (EPS_OR_OWN, "(1e-30, 1e-3)"),
@@ -192,14 +195,14 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "momentum": (UNIT, "momentum=0.9"),
     "momentum_dtype": (DTYPE, "of the other state"),
     "ns_dtype": (NS_DTYPE, "by device"),
-    "lr_in_momentum": (FLAG, "True or False"),
+    "lr_in_momentum": (FLAG, "True means: "),
     "Adafactor.decay_scale": (choices("lr", "step", "none"), "whole step size"),
     "Came.decay_scale": (choices("lr", "none"), '"none" for λ'),
     "StableAdamW.decay_scale": (choices("lr", "step", "none"), "whole step size"),
     "scale_parameter": (FLAG | NONE, "on with a relative step"),
     "relative_step": (choices(True, False, "factor", "cap", None), "on if lr is None"),
     "lr_cap": (POSITIVE, "upper bound"),
-    "warmup_init": (FLAG, "True or False"),
+    "warmup_init": (FLAG, "True means: "),
     "factored": (dims("last", "largest", "matrix"), "such as ((0,), (1, 2, 3))"),
     "min_dim_size_to_factor": (integers(0, 63), "such as 128"),
     "AdamW.decay": (choices("decoupled", "l2"), "as in AdamW"),
@@ -208,7 +211,7 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "Lion.decay": (choices("ratio", "decoupled", "l2"), "AdamW"),
     "NovoGrad.decay": (choices("momentum", "decoupled"), "the paper"),
     "SGD.decay": (choices("l2", "decoupled"), "torch.optim.SGD"),
-    "nesterov": (FLAG, "True or False"),
+    "nesterov": (FLAG, "True means: "),
     "Muon.nesterov": (choices(True, False, "corrected"), "as in optax"),
     "Muon.scale": (
         choices("original", "match_rms_adamw")._replace(bad=POSITIVE.bad) | POSITIVE,
@@ -229,9 +232,9 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "min_norm": (NOT_NEGATIVE, "or 0 for none"),
     "max_weight_norm": (POSITIVE | NONE, "such as 10"),
     "Lamb.bias_correction": (choices(True, False, "lr"), "correct the step"),
-    "NovoGrad.bias_correction": (FLAG, "True or False"),
+    "NovoGrad.bias_correction": (FLAG, "True means: "),
     "peak_lr": (POSITIVE | NONE, "largest lr"),
-    "grad_averaging": (FLAG, "True or False"),
+    "grad_averaging": (FLAG, "True means: "),
     "trust_eps": (NOT_NEGATIVE, "trust_eps=1e-8"),
     "trust_coefficient": (POSITIVE, "trust_coefficient=0.001"),
     "Lars.norm": (choices("split", "decayed"), "‖g + λp‖"),
@@ -282,9 +285,12 @@ def test_an_option_refuses_what_is_out_of_its_range_and_says_the_way_out(cls):
         allowed, way_out = row(cls, name)
         for value in allowed.bad:
             message = refused(cls, HyperparameterError, **{name: value})
+            if inspect.isfunction(value) and SCHEDULES.words in allowed.words:
+                assert message == f"`{name}` is called with the step, which this function does not take: {name}={DOES}"
+                continue
             begin, found, end = message.partition(f", but is {shown(value)}. ")
             assert (begin, found != "") == (f"`{name}` must be {allowed.words}", True), (name, value, message)
-            assert way_out in end, (name, message)
+            assert way_out in end or end == f"Pass float({value!r}).", (name, message)
 
 
 @each

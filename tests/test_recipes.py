@@ -164,17 +164,7 @@ def test_every_api_takes_the_settings():
     [
         ("optimizer", {"optimizer": "Signum"}, "one of Adafactor, "),
         ("batch", {"batch": 0}, "an integer ≥ 1"),
-        ("reference_batch", {"reference_lr": 1e-3}, "given with reference_lr"),
-        ("reference_lr", {"reference_batch": 256}, "given with reference_batch"),
-        ("reference_lr", {"optimizer": "Adafactor"}, "given for Adafactor, but is None. No published settings"),
-        ("reference_warmup", {"reference_warmup": 0.1}, "None without a reference"),
         ("reference_warmup", {**OWN, "reference_warmup": 1.0}, "a number in [0, 1)"),
-        ("reference_decay", {"reference_decay": 0.1}, "None without a reference"),
-        (
-            "reference_decay",
-            {"optimizer": "Lars", **OWN, "reference_decay": 0.1},
-            "None for Lars, but is 0.1. Use Lamb",
-        ),
         ("total_samples", {"total_samples": 0}, "a finite number > 0"),
         ("like", {"like": "mlperf-resnet"}, "'mlperf-bert' or 'nvidia-bert'"),
         ("like", {"like": "mlperf"}, "'mlperf-bert', "),
@@ -185,3 +175,23 @@ def test_a_bad_argument_is_named(argument, options, words):
     with pytest.raises(HyperparameterError, match=rf"^`{argument}` must be .*, but is .*\. .*\.$") as caught:
         recommend(**{"optimizer": "Lamb", "batch": 1024, **options})
     assert f"`{argument}` must be {words}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"reference_lr": 1e-3},
+            "`reference_lr` needs the batch that it was tuned at. Pass `reference_batch`, such as",
+        ),
+        ({"reference_batch": 256}, "`reference_batch` needs a learning rate that was tuned at that batch. Pass `refer"),
+        ({"optimizer": "Adafactor"}, "no settings of Adafactor by batch size are published, so only yours"),
+        ({"reference_warmup": 0.1}, "`reference_warmup` belongs to a run of yours. Pass its `reference_batch` and"),
+        ({"reference_decay": 0.1}, "`reference_decay` belongs to a run of yours."),
+        ({"optimizer": "Lars", **OWN, "reference_decay": 0.1}, "`reference_decay` is of AdamW, whose steps Lars's"),
+    ],
+)
+def test_what_is_given_without_the_rest_is_a_sentence(options, words):
+    with pytest.raises(ContradictionError) as caught:
+        recommend(**{"optimizer": "Lamb", "batch": 1024, **options})
+    assert str(caught.value).startswith(words)

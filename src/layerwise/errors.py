@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 # Frames of these packages are skipped when a warning looks for the user's line.
 INNER = ("layerwise", "torch", "paddle", "keras", "tensorflow", "jax", "optax", "mlx")
 LINE = 120  # characters of a value in a message
+VOWELS = tuple("aeioAEIO")  # what begins with u is spoken as in unit
+SPELLED = tuple("AEFHILMNORSX")  # letters that are spoken with a vowel first, as in SGD
 
 
 class LayerwiseError(Exception):
@@ -69,14 +72,30 @@ def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value in one short line, as messages show it: a large array by its dtype and shape."""
-    line = " ".join(repr(value).split())
-    if len(line) <= LINE:
+    """Return a value in one short line, as messages show it: a large array by its dtype and shape, and an object that
+    describes itself in several lines, such as a module or an optimizer, by its class.
+    """
+    said = repr(value)
+    line = " ".join(said.split())
+    shape: Any = getattr(value, "shape", None)
+    dtype = getattr(value, "dtype", None)
+    is_array = dtype is not None and isinstance(shape, Sequence)
+    if len(line) <= LINE and ("\n" not in said or is_array):
         return line
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if dtype is not None and isinstance(shape, Sequence):
+    if is_array:
         return f"an array of dtype {dtype} and shape {tuple(shape)}"
-    return f"{line[:LINE]}… (a {type(value).__name__})"
+    return kind(value) if "\n" in said else f"{line[:LINE]}… ({a(type(value).__name__)})"
+
+
+def kind(value: object) -> str:
+    """Return the class of a value with the package that it is of: "an AdamW of torch", "a list"."""
+    package = type(value).__module__.partition(".")[0]
+    return a(type(value).__name__) + f" of {package}" * (package not in ("builtins", "__main__"))
+
+
+def a(noun: str) -> str:
+    """Return a noun, such as a class's name, with its article."""
+    return f"{'an' if noun.startswith(SPELLED if noun.isupper() else VOWELS) else 'a'} {noun}"
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -94,3 +94,14 @@ def test_the_command_prints_them_all(capsys):
 def test_adamw_takes_what_lamb_takes():
     """Tables of bytes have one row for both."""
     assert footprint(network("meta"), "AdamW") == footprint(network("meta"), "Lamb")
+
+
+def test_what_helps_no_weight_is_noted(capsys):
+    asked = ("memory", "qwen3-1.7b", "--master-weights", "split", "--option", "betas=0.9,0.99")
+    for more, said in (
+        ((), "note: --master-weights split is for weights of 16 bits. Add --dtype bfloat16.\n"),
+        (("--dtype", "bfloat16"), ""),
+    ):
+        done = here(capsys, *asked, *more)
+        assert done.err == said
+        assert done.out.startswith("Lamb on qwen3-1.7b: ")

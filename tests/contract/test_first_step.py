@@ -144,16 +144,14 @@ def test_the_way_out_is_that_of_the_api(api):
         assert said(api.make("Lamb", weights(), dtype="float16", lr=1e-5, multi_precision=True)) == [[]]
         return
     ((found,),) = said(api.make("Lamb", weights("head.weight", "body.bias"), lr=0.01))
-    assert found.endswith(
-        'with param_groups(model); to exempt other parameters, pass no_adapt=["bias", "norm", "head.weight"] to it.'
-    )
+    assert found.endswith(', and other parameters with param_groups(model, no_adapt=["bias", "norm", "head.weight"]).')
     ((found,),) = said(api.make("Lamb", weights("body.bias"), lr=0.01))
-    assert found.endswith("with param_groups(model); to exempt other parameters, pass no_adapt to it.")
+    assert found.endswith("with param_groups(model), and other parameters with param_groups(model, no_adapt=[…]).")
     run = api.make("Lamb", weights("head.weight", "body.bias"), lr=0.01)
     run.opt = type(run.opt)(list(run._weights.values()), lr=0.01)  # without names
     ((found,),) = said(run)
     assert found.startswith("parameter 1 of group 0, parameter 2 of group 0")
-    assert found.endswith("with param_groups(model); to exempt other parameters, pass no_adapt to it.")
+    assert found.endswith("with param_groups(model), and other parameters with param_groups(model, no_adapt=[…]).")
 
 
 def test_a_scheduler_of_torch_is_judged_by_its_peak():

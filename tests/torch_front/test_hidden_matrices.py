@@ -143,7 +143,7 @@ def test_a_wrong_rate_is_named():
 def test_groups_of_two_rules_are_for_mixed(others):
     with pytest.raises(
         HyperparameterError,
-        match=r"=AdamW, but Muon steps all of its groups by the rule Muon.* layerwise\.torch\.Mixed",
+        match=r"the rule AdamW, but Muon steps every group by Muon.* layerwise\.torch\.Mixed",
     ):
         Muon(param_groups(Model(), rule="muon", others=others))
     assert Lamb(param_groups(Model(), rule="lamb")).get_lr() == 0.001

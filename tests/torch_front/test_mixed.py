@@ -74,12 +74,16 @@ def group(**options):
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
-        (lambda: Mixed(group()), HyperparameterError, 'has no `rule`. Pass one, such as .*"rule": "lamb"'),
-        (lambda: Mixed([torch.zeros(2)]), HyperparameterError, "has no `rule`"),
+        (
+            lambda: Mixed(group()),
+            HyperparameterError,
+            'a group of Mixed needs a `rule`. Pass one, such as .*"rule": "lamb"',
+        ),
+        (lambda: Mixed([torch.zeros(2)]), HyperparameterError, "needs a `rule`"),
         (
             lambda: Mixed(group(rule="lam")),
             HyperparameterError,
-            "an optimizer: 'adafactor', .*'adamw', .* mean `lamb`",
+            "the name of an optimizer, but is .*mean `lamb`",
         ),
         (lambda: Mixed(group(rule=3)), HyperparameterError, "`rule` must be the name of an optimizer.* but is 3"),
         (lambda: Mixed(group(rule=torch.optim.SGD)), HyperparameterError, "`rule` must be the name of an optimizer"),
@@ -106,7 +110,7 @@ def group(**options):
         (
             lambda: Lamb(group(rule="lars")),
             HyperparameterError,
-            "a parameter group has `rule`=Lars, .* layerwise.torch.Mixed",
+            "a group has the rule Lars, but Lamb steps every group by Lamb.* layerwise.torch.Mixed",
         ),
     ],
 )

@@ -242,8 +242,21 @@ def test_a_heatmap_shows_the_ratios_of_all_layers(tmp_path):
 
 def test_a_heatmap_needs_a_table_with_rows(tmp_path):
     opt, _ = made(Lamb)
-    for source in (monitor(opt, Board()), 3, tmp_path / "missing.csv", monitor(opt, tmp_path / "none.csv")):
-        with pytest.raises(HyperparameterError, match="`source`"):
+    (tmp_path / "other.csv").write_text("epoch,loss\n1,2\n")
+    for source, words in (
+        (monitor(opt, Board()), "`source` must be a CSV file or a monitor that writes one"),
+        (3, "`source` must be"),
+        (
+            tmp_path / "missing.csv",
+            r"there is no file '.*missing.csv'\. Pass a table that monitor\(optimizer, path\) wrote",
+        ),
+        (monitor(opt, tmp_path / "none.csv"), "there is no file"),
+        (
+            tmp_path / "other.csv",
+            r"other.csv' is a file, but not a table that monitor wrote\. Pass the path of one, or the",
+        ),
+    ):
+        with pytest.raises(HyperparameterError, match=words):
             heatmap(source)
     writing_to(tmp_path / "empty.csv")(1, {})
     with pytest.raises(HyperparameterError, match="a table with rows"):
@@ -255,17 +268,29 @@ def test_unsuitable_optimizers_and_writers_are_refused(tmp_path):
     (tmp_path / "other.csv").write_text("epoch,loss\n1,2\n")
     (tmp_path / "circle.csv").symlink_to("circle.csv")
     for optimizer, writer, every, argument in (
-        (torch.optim.SGD(params.values(), lr=0.1), Board(), 1, "optimizer"),
-        (opt, 3, 1, "writer"),
-        (opt, print, 1, "writer"),
-        (opt, Board(), 0, "every"),
-        (opt, tmp_path / "other.csv", 1, "writer"),
-        (opt, tmp_path / "run.json", 1, "writer"),
-        (opt, tmp_path / "run\0.csv", 1, "writer"),
-        (opt, tmp_path / f"{'x' * 300}.csv", 1, "writer"),
-        (opt, tmp_path / "circle.csv", 1, "writer"),
+        (
+            torch.optim.SGD(params.values(), lr=0.1),
+            Board(),
+            1,
+            "`optimizer`.*, but is an SGD of torch. If it wraps one,",
+        ),
+        (torch.nn.Sequential(), opt, 1, r"`optimizer` .*, but is .*Sequential.*\. The order is monitor\(optimizer"),
+        (opt, 3, 1, "`writer`"),
+        (opt, print, 1, "`writer`"),
+        (opt, Board(), 0, "`every`"),
+        (
+            opt,
+            tmp_path / "other.csv",
+            1,
+            "other.csv' is a file, but not a table that monitor wrote. Pass another path.",
+        ),
+        (opt, tmp_path / "no" / "run.csv", 1, "no/run.csv', but the folder '.*no' does not exist. Create it first"),
+        (opt, tmp_path / "run.json", 1, "`writer`"),
+        (opt, tmp_path / "run\0.csv", 1, "`writer`"),
+        (opt, tmp_path / f"{'x' * 300}.csv", 1, "`writer`"),
+        (opt, tmp_path / "circle.csv", 1, "`writer`"),
     ):
-        with pytest.raises(HyperparameterError, match=f"`{argument}`"):
+        with pytest.raises(HyperparameterError, match=argument):
             monitor(optimizer, writer, every)
     assert (tmp_path / "other.csv").read_text() == "epoch,loss\n1,2\n"
     assert not opt._optimizer_step_post_hooks

@@ -205,3 +205,8 @@ def test_gradients_and_parameters_that_cannot_be_measured_are_refused():
         model(torch.tensor([1])).sum().backward()
     with pytest.raises(ParameterError, match="meta"):
         NoiseScale(nn.Linear(2, 2, device="meta"))
+
+
+def test_the_scale_is_of_a_model():
+    with pytest.raises(HyperparameterError, match=r"`model` must be a torch.nn.Module, but is a Lamb of layerwise\."):
+        NoiseScale(Lamb(nn.Linear(2, 2).parameters()))

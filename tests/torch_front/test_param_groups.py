@@ -217,7 +217,7 @@ def test_the_other_parameters_may_be_chosen():
     [
         ({"others": "adamw"}, "`rule` must be given when `others` is given"),
         ({"rule": "lamp"}, "Did you mean `lamb`"),
-        ({"rule": "lamb", "others": {"lr": 0.1}}, "has no `rule`"),
+        ({"rule": "lamb", "others": {"lr": 0.1}}, "needs a `rule`"),
         ({"rule": "lamb", "others": "sgd", "other_params": ["nothing.*"]}, "matches no parameter"),
     ],
 )

@@ -227,6 +227,6 @@ def test_a_group_may_name_the_rule_of_its_optimizer():
         assert "rule" not in Lamb([{"params": [matrix()], "rule": rule}]).param_groups[0]
     with pytest.raises(
         HyperparameterError,
-        match="a parameter group has `rule`=Lars, but Lamb steps all of its groups by the rule Lamb",
+        match="a group has the rule Lars, but Lamb steps every group by Lamb",
     ):
         Lamb([{"params": [matrix()], "rule": "lars"}])

@@ -297,6 +297,33 @@ def test_a_backward_pass_without_its_dropped_optimizer_raises():
     model(torch.ones(1, 2)).sum().backward()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_grad_scaler_is_refused_at_its_first_step(dtype):
+    model = nn.Linear(2, 2, dtype=dtype)
+    opt = Lamb(model.parameters())
+    handle, scaler = step_in_backward(opt), torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(model(torch.ones(1, 2, dtype=dtype)).sum()).backward()
+    with pytest.raises(ContradictionError, match=r"before a GradScaler can unscale.*bfloat16, or call remove"):
+        scaler.step(opt)
+    handle.remove()
+    before = model.weight.detach().clone()
+    opt.step()  # the scaler has left nothing behind
+    assert torch.equal(model.weight, before)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(model(torch.ones(1, 2, dtype=dtype)).sum()).backward()
+    scaler.step(opt)
+    assert not torch.equal(model.weight, before)
+
+
+def test_one_optimizer_steps_in_the_backward_pass_once():
+    opt = Lamb(nn.Linear(2, 2).parameters())
+    handle = step_in_backward(opt)
+    with pytest.raises(ContradictionError, match=r"already steps in the backward pass\. First call remove"):
+        step_in_backward(opt)
+    handle.remove()
+    step_in_backward(opt).remove()
+
+
 # ---- by a trainer
 
 

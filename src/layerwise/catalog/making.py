@@ -10,7 +10,7 @@ from types import FunctionType, new_class
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from layerwise.catalog import docstrings
-from layerwise.catalog.registry import ENTRIES, Entry
+from layerwise.catalog.registry import ALL_OPTIONS, ENTRIES, Entry
 from layerwise.catalog.signatures import APIS
 from layerwise.options.arguments import REQUIRED, Argument, ByName, StateDtype
 from layerwise.options.misspellings import binding
@@ -52,7 +52,8 @@ class Home:
 
     def class_of(self, name: str, base: type[C], doc: str, declared: Sequence[Argument], **members: object) -> type[C]:
         """Return a class whose `__init__` takes these arguments, and hands them to its base in a mapping."""
-        bind = binding(name, declared, getattr(base, "_way_out", ""))
+        of_groups = () if "_rule" in members else ALL_OPTIONS
+        bind = binding(name, declared, getattr(base, "_way_out", ""), of_groups)
 
         def initialize(self: object, /, *args: object, **kwargs: object) -> None:
             parent: Any = super(made, self)

@@ -14,7 +14,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
 from layerwise.catalog.registry import BY_LOWER, ENTRIES
-from layerwise.errors import PresetError
+from layerwise.errors import ArgumentError, PresetError
 from layerwise.options.by_name import INSTEAD, is_by_name
 from layerwise.options.misspellings import check_keywords, did_you_mean, nearest
 from layerwise.options.settings import Hyper, options_in_order
@@ -331,6 +331,9 @@ _ROWS: dict[str, Row] = {
         "state in the dtype of the parameter.",
     ),
 }
+NO_PRESET = {
+    "bitsandbytes": 'its LAMB and LARS are other algorithms, as the page "Coming from another implementation" says'
+}
 _PRESETS = {name: Preset(name, *row) for name, row in _ROWS.items()}
 
 
@@ -380,6 +383,10 @@ class Like:
                 "…)."
             )
         unnamed, given = by_name(cls, args, options)
+        needed = [one.name for one in signature(cls).parameters.values() if one.default is one.empty]
+        if not unnamed and needed and needed[0] not in given:
+            call = f"{cls.__name__}.like({name!r}, model.parameters(), lr=1e-3)"
+            raise ArgumentError(f"{cls.__name__}.like is missing `{needed[0]}`. Call {call}.")
         return cls(*unnamed, **cls._like(name, given))
 
     @classmethod
@@ -404,6 +411,8 @@ def by_name(
 def find(name: str) -> Preset:
     """Return the preset of that name."""
     if not isinstance(name, str) or name not in _PRESETS:
+        if why := NO_PRESET.get(str(name).partition(".")[0]):
+            raise PresetError(f"{name!r} has no preset: {why}.")
         hint = did_you_mean(nearest(name, _PRESETS, cutoff=0.4)) or f"Pass one such as {next(iter(_PRESETS))!r}."
         raise PresetError(f"no preset is named {name!r}. {hint} presets() lists them all.")
     return _PRESETS[name]

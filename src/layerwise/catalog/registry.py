@@ -47,4 +47,5 @@ def _entry(module: ModuleType) -> Entry:
 
 
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in map(_entry, _modules())}
+ALL_OPTIONS = frozenset(spec for entry in ENTRIES.values() for spec in entry.hyper.__dataclass_fields__)
 BY_LOWER = {name.lower(): name for name in ENTRIES}

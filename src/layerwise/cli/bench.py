@@ -15,6 +15,7 @@ from layerwise.cli.usage import one_of, read
 from layerwise.engines.processor import wanted_threads
 from layerwise.errors import LayerwiseError
 from layerwise.options.checks import integer
+from layerwise.options.misspellings import did_you_mean, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+DEVICES = ("cpu", "cuda")  # others are not measured yet
+GPUS = ("gpu", "hip", "rocm")  # what PyTorch calls cuda
 WARMUP = 3  # the first one creates the state
 GRADIENT = 1e-3  # about as large as during training
 # PyTorch's counterparts; for all other optimizers, its AdamW.
@@ -62,7 +65,7 @@ def _with_gradients(path: str, device: str, dtype: str | None) -> nn.Module:
 
     from layerwise.cli.models import model_of
 
-    made = model_of(path, path)
+    made = model_of(path)
     if any(p.is_meta for p in made.parameters() if p.requires_grad):
         raise LayerwiseError(f"{path}: the model has parameters on the meta device, which have no values.")
     made = made.to(_device(device), None if dtype is None else getattr(torch, dtype))
@@ -75,6 +78,10 @@ def _with_gradients(path: str, device: str, dtype: str | None) -> nn.Module:
 def _device(name: str) -> torch.device:
     import torch
 
+    if (kind := name.partition(":")[0]) not in DEVICES:
+        meant = ["cuda"] if kind in GPUS else nearest(kind, DEVICES, 1)
+        hint = did_you_mean(meant) or "Other devices are not measured yet."
+        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}. {hint}")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -83,8 +90,6 @@ def _device(name: str) -> torch.device:
         raise LayerwiseError(
             f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them."
         ) from None
-    if device.type not in ("cpu", "cuda"):
-        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}: other devices are not measured yet.")
     return device
 
 

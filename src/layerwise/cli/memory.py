@@ -55,7 +55,7 @@ def footprint(
     Args:
         model: A `torch.nn.Module`, usually one on the meta device.
         optimizer: The optimizer's name. With Muon, AdamW steps embeddings, the head, norms and biases.
-        options: Options of its rule, such as {"beta1": 0.9}.
+        options: Options of its rule, such as {"betas": (0.9, 0.99)}.
         devices: The number of devices.
         **storage: `master_weights`, `rounding` and `state_dtype`.
     """
@@ -125,7 +125,7 @@ def command(
     state_dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or int8.", **one_of("dtype of state", lambda: STATES))
     ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Option of the optimizer, such as beta1=0.9.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="Option of the optimizer, such as betas=0.9,0.99.")] = None,
     devices: Annotated[int, typer.Option(**read(int, integer(1)), help="Number of shards of every tensor.")] = 1,
     as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -137,6 +137,10 @@ def command(
 
     made = on_meta(model)
     made = made if dtype is None else made.to(getattr(torch, dtype))
+    if master_weights and not any(p.dtype.itemsize < 4 for p in made.parameters()):
+        typer.echo(
+            f"note: --master-weights {master_weights} is for weights of 16 bits. Add --dtype bfloat16.", err=True
+        )
     storage = {"master_weights": MASTERS.get(master_weights or "", False), "state_dtype": state_dtype}
     counts = sorted({1, devices})
     found = [footprint(made, optimizer, options, n, **storage) for n in counts]

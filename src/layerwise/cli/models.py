@@ -3,48 +3,93 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Mapping
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import reduce
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from layerwise.cli.exits import TRACEBACK
-from layerwise.errors import LayerwiseError
-from layerwise.options.misspellings import nearest
+from layerwise.errors import LayerwiseError, a
+from layerwise.options.misspellings import did_you_mean, nearest
 
 SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
 
 
-def model_of(path: str, said: str) -> nn.Module:
-    """Return the model that the callable returns. An error in the user's code becomes one line that begins with
-    `said`.
-    """
+def model_of(path: str) -> nn.Module:
+    """Return the model that the callable returns. An error in the user's code becomes one line."""
+    found, name = _found(path), path.partition(":")[2]
+    if not isinstance(found, nn.Module):
+        _check_call(f"{path}: {name}", found)
+        with _in_one_line(path):
+            found = found()
+    if not isinstance(found, nn.Module):
+        wrong = f"{name}() must return a torch.nn.Module, but returned {a(type(found).__name__)}."
+    elif not any(p.numel() for p in found.parameters() if p.requires_grad):
+        wrong = "no parameter of the model requires grad, so there is nothing to step."
+    else:
+        return found
+    raise LayerwiseError(f"{path}: {wrong}")
+
+
+def _found(path: str) -> Any:
+    """Return what is named in a module."""
     module, _, name = path.partition(":")
     if not (module and name):
-        raise LayerwiseError(f"{said.removesuffix(path)}{path!r} contains no callable. {SHAPE}")
+        raise LayerwiseError(f"{path!r} contains no callable. {SHAPE}")
+    if module.endswith(".py"):
+        plain = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise LayerwiseError(f"{path!r} must name a module, not its file: {plain}:{name}.")
     if "" not in sys.path:
         sys.path.insert(0, "")
+    with _in_one_line(path):
+        found = importlib.import_module(module) if _exists(module) else None
+    if found is None:
+        raise LayerwiseError(f"{path}: no module {module!r} is in this folder or installed. {SHAPE}")
     try:
-        made = attrgetter(name)(importlib.import_module(module))
-        model = made if isinstance(made, nn.Module) else made()
+        return reduce(getattr, name.split("."), found)
+    except AttributeError:
+        hint = did_you_mean(f"{module}:{one}" for one in nearest(name, vars(found), 1)) or SHAPE
+        raise LayerwiseError(f"{path}: module {module!r} has no {name!r}. {hint}") from None
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that would contain it
+        return False
+
+
+def _check_call(said: str, found: Any) -> None:
+    """Raise unless this can be called without arguments."""
+    if not callable(found):
+        raise LayerwiseError(f"{said} must be a function that returns the model, but is {a(type(found).__name__)}.")
+    try:
+        inspect.signature(found).bind()
+    except TypeError:
+        raise LayerwiseError(f"{said}() must need no arguments. Give each a default.") from None
+    except ValueError:  # some callables have no signature
+        return
+
+
+@contextmanager
+def _in_one_line(path: str) -> Iterator[None]:
+    """Turn an error of the user's own code into one line."""
+    try:
+        yield
     except (Exception, SystemExit) as problem:
         if os.environ.get(TRACEBACK):
             raise
-        text = " ".join(str(problem).split())
+        text = " ".join(str(problem).split()).rstrip(".")
         raise LayerwiseError(
-            f"{said}: {type(problem).__name__}: {text}. {SHAPE} Set {TRACEBACK}=1 to see where."
+            f"{path} failed: {type(problem).__name__}: {text}. Set {TRACEBACK}=1 to see where."
         ) from None
-    if not isinstance(model, nn.Module):
-        wrong = f"{name}() must return a torch.nn.Module, but returned a value of type {type(model).__name__}."
-    elif not any(p.numel() for p in model.parameters() if p.requires_grad):
-        wrong = "no parameter of the model requires grad, so there is nothing to step."
-    else:
-        return model
-    raise LayerwiseError(f"{said}: {wrong}")
 
 
 class Decoder(NamedTuple):
@@ -98,7 +143,7 @@ def on_meta(path: str) -> nn.Module:
         if (found := PUBLISHED.get(path.lower())) is not None:
             return found.model()
         if ":" in path:
-            return model_of(path, path)
+            return model_of(path)
     near = nearest(path, [*PUBLISHED], 1)
     hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(PUBLISHED)}."
     raise LayerwiseError(f"no published model is named {path!r}. {hint} {SHAPE}")

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from math import inf
 from typing import Annotated, Any
 
 import typer
 
 from layerwise.catalog.registry import ENTRIES
-from layerwise.cli.usage import one_of, read
-from layerwise.errors import ContradictionError, sentence
-from layerwise.options.checks import integer, number
+from layerwise.cli.usage import in_shell, one_of, read
+from layerwise.errors import ContradictionError, HyperparameterError
+from layerwise.options.checks import Check, integer
 from layerwise.recipes import CURVES, Recommendation, recommend
 from layerwise.recipes.advice import percent
-from layerwise.recipes.question import EXPONENTS
+from layerwise.recipes.question import ABOVE_0, EXPONENTS, SHARE
 
 COUNT, SERIES = read(int, integer(1)), [curve.name for curve in CURVES]
 
 
-def figure(means: str) -> Any:
-    return typer.Option(**read(float, number(-inf)), help=means)  # `recommend` checks its range
+def figure(means: str, check: Check = ABOVE_0) -> Any:
+    return typer.Option(**read(float, check), help=means)
 
 
 def command(
@@ -35,7 +34,7 @@ def command(
         float | None, figure("… the best learning rate of the optimizer at that batch size.")
     ] = None,
     adamw_lr: Annotated[float | None, figure("Or AdamW's rate, if you have no run of this optimizer yet.")] = None,
-    reference_warmup: Annotated[float | None, figure("Its warm-up, as a fraction of the run.")] = None,
+    reference_warmup: Annotated[float | None, figure("Its warm-up, as a fraction of the run.", SHARE)] = None,
     reference_decay: Annotated[
         float | None, figure("The weight decay of an AdamW run at that rate, for LAMB with keep_norm.")
     ] = None,
@@ -50,13 +49,18 @@ def command(
     """Learning rate, warm-up, betas and decay for a batch size, each with its source, and code to paste."""
     given = {name: value for name, value in locals().items() if name not in ("as_text", "adamw_lr")}  # as there
     lines: Iterable[str]
-    if adamw_lr is None:
-        found = recommend(**given)
-        lines = [str(found)]
-    else:
-        tried = _rates(ENTRIES[optimizer].name, adamw_lr, reference_lr)
-        found = recommend(**given | {"reference_lr": tried[1]})
-        lines = coming_from_adamw(found, tried, adamw_lr, reference_batch)
+    try:
+        if adamw_lr is None:
+            _check_rate_given(reference_batch, reference_lr)
+            found = recommend(**given)
+            lines = [str(found)]
+        else:
+            tried = _rates(ENTRIES[optimizer].name, adamw_lr, reference_lr)
+            found = recommend(**given | {"reference_lr": tried[1]})
+            lines = coming_from_adamw(found, tried, adamw_lr, reference_batch)
+    except HyperparameterError as problem:
+        called = {} if adamw_lr is None else {"reference_lr": "adamw_lr"}
+        raise type(problem)(in_shell(str(problem), called)) from None
     print(as_json(found) if as_text else "\n".join([*lines, *code(found)]))
 
 
@@ -64,14 +68,24 @@ def command(
 OF_ADAMW = {"Lamb": (3.0, 6.0, 10.0), "Adafactor": (0.5, 1.0, 2.0)}
 
 
+def _check_rate_given(batch: int | None, lr: float | None) -> None:
+    if batch is not None and lr is None:
+        raise ContradictionError(
+            "`reference_batch` needs a rate that was tuned at that batch. Add `reference_lr`, or `adamw_lr`."
+        )
+
+
 def _rates(optimizer: str, adamw_lr: float, reference_lr: float | None) -> tuple[float, ...]:
     """Return the learning rates to try, at the batch size at which AdamW's is known."""
     if reference_lr is not None:
-        way_out = f"reference_lr is {optimizer}'s own rate and more reliable. Leave out adamw_lr."
-        raise ContradictionError(sentence("adamw_lr", "None when reference_lr is given", adamw_lr, way_out))
+        raise ContradictionError(
+            f"leave out `adamw_lr`: --reference-lr is {optimizer}'s own rate, and more reliable than AdamW's."
+        )
     if optimizer not in OF_ADAMW:
-        way_out = f"No rule is known for {optimizer}'s rate from AdamW's: its page suggests a first rate."
-        raise ContradictionError(sentence("adamw_lr", f"None, or for {', '.join(OF_ADAMW)}", adamw_lr, way_out))
+        raise ContradictionError(
+            f"`adamw_lr` works for {' and '.join(OF_ADAMW)} only: no rule gives {optimizer}'s rate from AdamW's. Leave "
+            f"it out; the page of {optimizer} suggests a first rate."
+        )
     return tuple(factor * adamw_lr for factor in OF_ADAMW[optimizer])
 
 

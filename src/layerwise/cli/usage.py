@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -25,6 +26,11 @@ def in_one_line(problem: Any) -> str:
         message = " ".join(problem.format_message().split())
     ending = "" if message.endswith((".", "?")) else "."
     return f"{name}: {message[0].lower()}{message[1:]}{ending} See '{name} --help'."
+
+
+def in_shell(message: str, called: Mapping[str, str]) -> str:
+    """Return a message with the command's options in place of Python's arguments, which stand in backticks."""
+    return re.sub("`([a-z_]+)`", lambda found: f"--{called.get(found[1], found[1]).replace('_', '-')}", message)
 
 
 def read(kind: type, check: Check) -> dict[str, Any]:

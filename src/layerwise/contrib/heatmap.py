@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LABELS = 60
-WAY_OUT = "Pass the path of a table that monitor(optimizer, path) wrote, or that monitor."
+WAY_OUT = "Pass a table that monitor(optimizer, path) wrote, or the monitor itself."
 
 
 def heatmap(source: str | os.PathLike[str] | Monitor, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -43,14 +43,14 @@ def _table(source: object) -> Path:
     if not isinstance(found, (str, os.PathLike)):
         raise HyperparameterError(sentence("source", "a CSV file or a monitor that writes one", source, WAY_OUT))
     if not Path(found).exists():
-        raise HyperparameterError(sentence("source", "the path of a file", str(found), WAY_OUT))
+        raise HyperparameterError(f"there is no file {str(found)!r}. {WAY_OUT}")
     return Path(found)
 
 
 def _ratios(table: Path) -> tuple[list[int], list[str], np.ndarray]:
     """Return the steps, the layers from the first to the last, and an array of their ratios."""
     found: dict[str, dict[int, list[float]]] = {}
-    for row in rows_of(table):
+    for row in rows_of(table, "the path of one, or the monitor itself"):
         found.setdefault(row["name"], {}).setdefault(int(row["step"]), []).append(float(row["trust_ratio"]))
     if not found:
         raise HyperparameterError(sentence("source", "a table with rows", str(table), "Take a step first."))

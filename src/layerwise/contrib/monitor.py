@@ -12,13 +12,13 @@ from torch import Tensor
 
 from layerwise.contrib.records import Record, Table, writing_to
 from layerwise.engines.measurements import clipped
-from layerwise.errors import HyperparameterError, sentence
 from layerwise.options import checks
 from layerwise.options.settings import Hyper
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.groups._members import Group
 from layerwise.torch.step._prepared import counts
 from layerwise.torch.step._stepper import stepper_of
+from layerwise.torch.tools._weights import checked
 
 
 class Monitor:
@@ -82,12 +82,7 @@ def monitor(optimizer: Optimizer, writer: object, every: int = 1) -> Monitor:
             anything with `log(dict)`; or the path of a .csv file.
         every: Write one of so many steps.
     """
-    if not isinstance(optimizer, Optimizer):
-        raise HyperparameterError(
-            sentence(
-                "optimizer", "an optimizer of layerwise.torch", optimizer, ("Pass the optimizer inside the wrapper.")
-            )
-        )
+    checked(optimizer, 'monitor(optimizer, "run.csv")')
     every = checks.integer(1)("every", every, "1 writes each step, 10 every tenth.")
     return Monitor(optimizer, writer, every)
 

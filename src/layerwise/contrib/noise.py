@@ -94,6 +94,10 @@ class NoiseScale:
         group: object = None,
         replicas: int | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise HyperparameterError(
+                sentence("model", "a torch.nn.Module", model, "Pass the model, wrapped if it is.")
+            )
         self._model, self._axis = model, _axis(group)
         self._beta = checks.number(0, 1)(
             "beta", beta, ("0.99 averages over about the last hundred steps; 0 does not average.")

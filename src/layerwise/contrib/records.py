@@ -55,6 +55,10 @@ def _as_table(path: Path) -> Path:
         raise HyperparameterError(
             sentence("writer", "the path of a file", printable(path), f"It cannot be written: {printable(problem)}.")
         ) from None
+    if not path.parent.is_dir():
+        raise HyperparameterError(
+            f"`writer` is {str(path)!r}, but the folder {str(path.parent)!r} does not exist. Create it first."
+        )
     return path
 
 
@@ -125,14 +129,10 @@ def _as_csv(rows: Iterable[Iterable[object]]) -> str:
     return text.getvalue()
 
 
-def rows_of(path: Path) -> Iterator[dict[str, str]]:
+def rows_of(path: Path, way_out: str = "another path") -> Iterator[dict[str, str]]:
     """Yield the rows of such a file, without one that was cut off in the middle."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = csv.reader(file)
         if tuple(next(lines, ())) != COLUMNS:
-            raise HyperparameterError(
-                sentence(
-                    "writer", ("a new path, or that of a table that monitor wrote"), str(path), "Pass another path."
-                )
-            )
+            raise HyperparameterError(f"{str(path)!r} is a file, but not a table that monitor wrote. Pass {way_out}.")
         yield from (dict(zip(COLUMNS, line, strict=True)) for line in lines if len(line) == len(COLUMNS))

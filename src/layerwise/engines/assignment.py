@@ -201,8 +201,8 @@ class Assigned:
 
     def _refusal(self, reasons: Sequence[str]) -> EngineError:
         each = zip(self._engines, reasons, strict=True)
-        reasons = "; ".join(f"{engine.name} cannot step these tensors: {why}" for engine, why in each)
-        return EngineError(f"{reasons}. Leave out `engine`.")
+        said = "; ".join(f"{engine.name} cannot step these tensors: {why}" for engine, why in each)
+        return EngineError(f"{said}. Leave out the option that requires it, and layerwise picks an engine that can.")
 
     def _shared(self, takers: Sequence[int]) -> list[Share]:
         groups: dict[tuple[int, Hashable], list[int]] = {}

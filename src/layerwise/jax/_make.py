@@ -15,7 +15,7 @@ from layerwise.jax._mesh import axes_of
 from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Transformation
 from layerwise.jax._types import Dtype, Tree
-from layerwise.options.checks import FLAG, Check, number
+from layerwise.options.checks import Check, flag, number
 from layerwise.options.names import OPTAX, is_pair, pair
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar
@@ -43,7 +43,7 @@ def make(name: str, state: type, given: dict[str, Any]) -> optax.GradientTransfo
         raise ContradictionError(
             sentence("trust_ratio_mask", "None when adapt=False", ratio_mask, "Pass adapt=True, or no mask.")
         )
-    stats, axes = FLAG("stats", given["stats"], "Pass True or False."), axes_of(given["axis_name"], given["specs"])
+    stats, axes = flag("stats", given["stats"]), axes_of(given["axis_name"], given["specs"])
     made = Transformation(rule, state, checked, _wanted(rule, checked.h, given), stats, axes, given)
     return optax.GradientTransformationExtraArgs(made.init, made.update)
 

@@ -222,7 +222,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     def _alike(self, xp: Functions, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
         """Return gradients and variables: those that step together, and the others."""
-        groups: dict[object, list[Member]] = {}
+        groups: dict[tuple[int, object], list[Member]] = {}
         for place, (gradient, variable) in enumerate(members):
             i = self._get_variable_index(variable)
             size, of_matrices = prod(variable.shape), self._pieces[i].h.of_matrices
@@ -252,7 +252,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     def _begun(
         self, xp: Functions, stack: Sequence[Member], learning_rate: object
-    ) -> tuple[Run, Array, list[Sequence[keras.Variable | None]]]:
+    ) -> tuple[Run, Array, list[Sequence[keras.Variable]]]:
         """Return the run of a variable, or of a stack; the variable, and where it and its state are."""
         places, n = [self._get_variable_index(v) for _, v in stack], len(stack)
         i, variable, dtype = places[0], stack[0][1], _computing(stack[0][1])

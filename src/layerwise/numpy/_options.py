@@ -57,7 +57,7 @@ class Options:
             )
         make: Callable[..., Hyper] = hyper
         h = make(**{name: given[name] for name in own - several.keys()})
-        flags = {name: checks.FLAG(name, given[name], "Pass True or False.") for name in FLAGS}
+        flags = {name: checks.flag(name, given[name]) for name in FLAGS}
         engines = choose(given["engine"], ENGINES)
         by_name = _by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **several})
         want = wanted(given, ENTRIES[hyper.optimizer].rule)

@@ -230,6 +230,9 @@ PADDLE = (
         "engine", "str | None", None, 'Engine to use: "rule" uses Paddle\'s operations, and None takes the fastest.'
     ),
 )
+# What each API takes besides the options of a formula.
+OF_APIS = {"torch": TORCH, "jax": JAX, "numpy": NUMPY, "paddle": PADDLE, "keras": KERAS}
+MEANS = {one.name: one.means for own in OF_APIS.values() for one in own}
 # Arguments that a parameter group of Paddle may set for itself, besides options.
 OF_PADDLE_GROUP = ("params", "learning_rate", "weight_decay", "grad_clip", "exclude_from_weight_decay_fn", "name")
 ALWAYS_ADAPT = Argument(

@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.options.arguments import MEANS
 
 Convert = Callable[[object], Any]
 Contradiction = tuple[object, str, str, str]  # whether it is one; the option, what is allowed, and the way out
 
 
 class Refused(Exception):
-    """Raised by a conversion for a value that it cannot take; the option turns it into a message."""
+    """Raised by a conversion for a value that it cannot take; the option turns it into a message.
+
+    Its argument, if there is one, is what to say instead, with the option's name in place of {}.
+    """
 
 
 @dataclass(frozen=True)
@@ -34,15 +38,29 @@ class Check:
     def __call__(self, argument: str, value: object, way_out: str) -> Any:
         try:
             return self.convert(value)
-        except Refused:
+        except Refused as why:
+            if why.args:
+                raise HyperparameterError(why.args[0].format(argument)) from None
+            way_out = f"Pass float({value!r})." if self._takes_as_number(value) else way_out
             raise HyperparameterError(sentence(argument, self.allowed, value, way_out)) from None
+
+    def _takes_as_number(self, text: Any) -> bool:
+        """Return True for the text of an allowed number."""
+        try:
+            self.convert(float(text) if isinstance(text, str) else None)
+        except (Refused, ValueError):
+            return False
+        return isinstance(text, str)
 
     def __or__(self, other: Check) -> Check:
         def either(value: object) -> Any:
             try:
                 return self.convert(value)
-            except Refused:
-                return other.convert(value)
+            except Refused as first:
+                try:
+                    return other.convert(value)
+                except Refused as second:
+                    raise Refused(*(first.args or second.args)) from None
 
         return Check(f"{self.allowed} or {other.allowed}", either, choices=self.choices + other.choices)
 
@@ -179,10 +197,10 @@ def integer(low: int, bits: int | None = None) -> Check:
     return Check(f"an integer ≥ {low}" + ("" if bits is None else f" and < 2^{bits}"), convert)
 
 
-def alternatives(words: Sequence[str]) -> str:
+def alternatives(words: Sequence[str], last: str = "or") -> str:
     """Return words joined by commas and a final "or"."""
-    *most, last = words
-    return f"{', '.join(most)}{',' * (len(most) > 1)} or {last}" if most else last
+    *most, end = words
+    return f"{', '.join(most)}{',' * (len(most) > 1)} {last} {end}" if most else end
 
 
 def one_of(*choices: object) -> Check:
@@ -211,14 +229,20 @@ def pair(first: Check, second: Check, ordered: bool = False) -> Check:
             raise Refused
         return low, high
 
-    words = f"a pair ({first.allowed}, {second.allowed})"
-    return Check(words + " with the first ≤ the second" if ordered else words, convert, (first, second))
+    words = f"a pair ({first.allowed}, {second.allowed})" + " with the first ≤ the second" * ordered
+    if first.allowed == second.allowed:
+        words = f"{'a pair (low, high) with low ≤ high' if ordered else 'two values'}, each {first.allowed}"
+    return Check(words, convert, (first, second))
 
 
 def schedule() -> Check:
     def convert(value: object) -> Any:
-        if not callable(value) or isinstance(value, type) or not _takes_a_step(value):
+        if not callable(value) or isinstance(value, type):
             raise Refused
+        if not _takes_a_step(value):
+            raise Refused(
+                "`{0}` is called with the step, which this function does not take: {0}=lambda step: 0.1 does."
+            )
         return value
 
     return Check("a function of the step", convert)
@@ -252,8 +276,18 @@ def _dtype_name(value: Any) -> Any:
 def dtype(*names: str) -> Check:
     """Return the name of one of these dtypes, given by name or as a dtype of an array library."""
     named = one_of(*names)
-    return Check(f"{named.allowed} or a dtype of that name", lambda value: named.convert(_dtype_name(value)))
+    return Check(f"{named.allowed} (or such a dtype)", lambda value: named.convert(_dtype_name(value)))
 
 
 NONE = one_of(None)
 FLAG = one_of(True, False)
+
+
+def true_means(means: str) -> str:
+    """Return the way out of a switch from its meaning."""
+    return f"True means: {means[0].lower()}{means[1:]}"
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return the checked value of a switch that is no option of a formula."""
+    return bool(FLAG(name, value, true_means(MEANS[name])))

@@ -6,7 +6,7 @@ from dataclasses import MISSING
 from typing import Any, Literal, TypeVar
 
 from layerwise.options import checks
-from layerwise.options.checks import FLAG, NONE, Check, alternatives, dtype, number, one_of, pair, schedule
+from layerwise.options.checks import FLAG, NONE, Check, alternatives, dtype, number, one_of, pair, schedule, true_means
 
 T = TypeVar("T")
 RATE = number(0) | schedule()
@@ -39,7 +39,7 @@ def option(
 
 
 def flag(default: bool, means: str) -> bool:
-    return option(default, FLAG, means, "Pass True or False.")
+    return option(default, FLAG, means, true_means(means))
 
 
 def lr(default: float, means: str = "Learning rate.") -> float:

@@ -8,12 +8,14 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.errors import ArgumentError, UnknownOptionError
-from layerwise.options.arguments import REQUIRED, Argument
-from layerwise.options.names import same
+from layerwise.errors import ArgumentError, UnknownOptionError, shown
+from layerwise.options.arguments import OF_APIS, REQUIRED, Argument
+from layerwise.options.checks import alternatives
+from layerwise.options.names import OF_PAIR, same
 
 F = TypeVar("F", bound=Callable[..., object])
 
+CUTOFF = 0.7  # the similarity of a name that may be meant
 # Options of other libraries that no optimizer here has, with the way out.
 NOT_HERE = {
     **dict.fromkeys(("amsgrad", "ams_bound"), "AMSGrad, which keeps the maximum of second moments, is not supported."),
@@ -22,9 +24,19 @@ NOT_HERE = {
         "For changing learning rates, use layerwise.schedules, which include a warm-up.",
     ),
     **dict.fromkeys(
-        ("exclude_bias_n_norm", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "no_decay", "skip_list"),
+        [
+            "exclude_bias_n_norm",
+            "exclude_from_weight_decay",
+            "exclude_from_layer_adaptation",
+            "no_decay",
+            "no_adapt",
+            "skip_list",
+            "mask",
+            "weight_decay_mask",
+            "trust_ratio_mask",
+        ],
         "To choose which parameters have decay or a trust ratio, use groups (layerwise.torch.param_groups), "
-        "names (layerwise.numpy) or masks (layerwise.jax).",
+        "`decay` and `adapt` by name (layerwise.numpy), or masks (layerwise.jax).",
     ),
     **dict.fromkeys(
         ("percentile_clipping", "min_8bit_size", "is_paged", "cpu_offload", "set_grad_none"),
@@ -35,17 +47,20 @@ NOT_HERE = {
 
 
 def binding(
-    of: str, declared: Sequence[Argument], way_out: str = ""
+    of: str, declared: Sequence[Argument], way_out: str = "", of_groups: Collection[str] = ()
 ) -> Callable[[Sequence[object], Mapping[str, object]], dict[str, Any]]:
     """Return what gives the arguments of a call by their names, and refuses unknown, missing and repeated ones.
 
-    `way_out` says how such a call is made.
+    `way_out` says how such a call is made; options `of_groups` are given in groups alone.
     """
     usual = {one.name: one.default for one in declared}
     placed = [one.name for one in declared if not one.keyword]
     required = [one.name for one in declared if one.default is REQUIRED]
 
     def bound(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+        if here := [name for name in kwargs if name not in usual and name in of_groups]:
+            given = f'param_groups(model, rule="lamb", {here[0]}={shown(kwargs[here[0]])})'
+            raise UnknownOptionError(f"{of} has no option {here[0]!r}, which belongs in the groups: {given}.")
         if not kwargs.keys() <= usual.keys():
             check_keywords(of, [name for name in kwargs if name not in usual], [*usual])
         if len(args) > len(placed):
@@ -89,18 +104,32 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
 
 
 def advice(name: str, known: Collection[str]) -> str:
-    """Return advice about an unknown keyword: its probable meaning, or all known options."""
-    if name in NOT_HERE and name not in known:
-        return NOT_HERE[name]
-    return guess(name, known) or f"Its options are {', '.join(known)}."
+    """Return advice about an unknown keyword: its probable meaning, the APIs that have it, or all known options."""
+    if found := _synonym(name, known) or NOT_HERE.get(name) or _elsewhere(name):
+        return found
+    return did_you_mean(nearest(name, known, cutoff=CUTOFF)) or f"Its options are {', '.join(known)}."
 
 
-def guess(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
+def guess(name: str, known: Collection[str], cutoff: float = CUTOFF) -> str:
     """Return "Did you mean …?" with a known keyword, or an empty string if none is similar."""
-    for names, remark in same():
-        if name in names and (found := [one for one in names if one in known]):
-            return did_you_mean(found[:1], remark)
-    return did_you_mean(nearest(name, known, cutoff=cutoff))
+    return _synonym(name, known) or did_you_mean(nearest(name, known, cutoff=cutoff))
+
+
+def _synonym(name: str, known: Collection[str]) -> str:
+    rows = [(names, remark) for names, remark in same() if name in names and not {*names}.isdisjoint(known)]
+    if not rows:
+        return ""
+    names, remark = next((row for row in rows if row[0][0] in known), rows[0])
+    meant = next(one for one in names if one in known)
+    if remark in OF_PAIR and meant != names[0]:
+        remark = remark.replace("a pair", f"`{name}`")
+    return did_you_mean([meant], remark)
+
+
+def _elsewhere(name: str) -> str:
+    """Return the APIs that have an argument of this name, in a sentence, or an empty string if none has."""
+    apis = [f"layerwise.{api}" for api, own in OF_APIS.items() if any(one.name == name for one in own)]
+    return f"Only {alternatives(apis, 'and')} {'have' if apis[1:] else 'has'} it." if apis else ""
 
 
 def nearest(name: object, known: Iterable[str], n: int = 3, cutoff: float = 0.6) -> list[str]:

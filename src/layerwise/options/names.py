@@ -69,11 +69,12 @@ ROWS = (
     ),
     Row("max_grad_norm_per_tensor", keras="clipnorm"),
     Row("max_grad_value", keras="clipvalue"),
-    Row(
-        "fused", "engine foreach", 'the fastest is picked automatically; fused=False and engine="rule" turn kernels off'
-    ),
+    Row("fused", "engine", "without it the fastest is picked; fused=False turns kernels off"),
+    Row("engine", "fused foreach", 'without it the fastest is picked; engine="rule" turns kernels off'),
     Row("mask", "weight_decay_mask"),
-    Row("decay", "mask weight_decay_mask", "by name"),
+    Row("iterations", "steps iters num_iters num_iterations"),
+    Row("ns_steps", "steps iters num_iters num_iterations iterations"),
+    Row("momentum", "beta"),
     Row("params", "parameters named_parameters"),
     Row("master_weights", "multi_precision"),
     Row("master_weights", "kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),

@@ -211,7 +211,7 @@ class TrustRatio(Hyper):
     adapt: Adapt = whether_adapted(True)
     trust_clip: Bounds | None = option(
         None,
-        pair(OFF, OFF, ordered=True) | NONE,
+        NONE | pair(OFF, OFF, ordered=True),
         "Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.",
         "Pass (low, high) with low ≤ high, None for an unbounded side, or None for no clipping.",
     )

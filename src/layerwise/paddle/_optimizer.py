@@ -116,9 +116,9 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._is_open = self._graph is not None and given["parameters"] is None  # to all parameters of the program
         self._groups = [of_program(self._hyper, given, lr)] if self._is_open else groups_of(self._hyper, given, lr)
         self._by_name = ByName("blocks", given["blocks"], None, as_blocks)
-        self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
+        self._skip_nonfinite = checks.flag("skip_nonfinite", given["skip_nonfinite"])
         self._engines = choose(given["engine"], ENGINES if self._graph is None else ENGINES[1:])
-        multi_precision = checks.FLAG("multi_precision", given["multi_precision"], "Pass True or False.")
+        multi_precision = checks.flag("multi_precision", given["multi_precision"])
         self._members = [p for group in self._groups for p in group.params]
         in_dicts = any(group.given for group in self._groups)
         parameters: list[Any] = [dict(group.given) for group in self._groups] if in_dicts else self._members

@@ -8,13 +8,14 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from layerwise.catalog.registry import BY_LOWER, ENTRIES
+from layerwise.errors import ContradictionError
 from layerwise.options.checks import NONE, Check, Checked, Contradiction, Refused, integer, number, one_of, option
 from layerwise.recipes.points import CURVES, Curve, Point
 
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
 KEPT = ("betas", "momentum", "weight_decay")  # settings that no rule scales
 FEWEST = 10  # the number of steps below which a warm-up and a decay do not fit
-ALONE = "None without a reference"
+ABOVE_0, SHARE = number(0, above=True), number(0, 1)
 WHOLE_RUN = "Pass the number of samples in the run: epochs times the size of the data set."
 BATCH = "Pass the number of samples per step, over all devices and micro-batches."
 
@@ -27,7 +28,7 @@ def _optimizer(value: object) -> str:
 
 
 def _samples(value: object) -> float | None:
-    found = (number(0, above=True) | NONE).convert(value)
+    found = (ABOVE_0 | NONE).convert(value)
     return int(found) if found is not None and not found % 1 else found  # as an error shows it
 
 
@@ -40,15 +41,13 @@ class Question(Checked):
     )
     batch: int = option(None, integer(1), BATCH)
     reference_batch: int | None = option(None, integer(1) | NONE, BATCH)
-    reference_lr: float | None = option(
-        None, number(0, above=True) | NONE, "Pass the best learning rate at reference_batch."
-    )
+    reference_lr: float | None = option(None, ABOVE_0 | NONE, "Pass the best learning rate at reference_batch.")
     reference_warmup: float | None = option(
-        None, number(0, 1) | NONE, "Pass the fraction of the run that was warm-up, such as 0.05."
+        None, SHARE | NONE, "Pass the fraction of the run that was warm-up, such as 0.05."
     )
     reference_decay: float | None = option(
         None,
-        number(0, above=True) | NONE,
+        ABOVE_0 | NONE,
         "Pass the decoupled weight decay of an AdamW run at reference_lr, which LAMB with keep_norm should match.",
     )
     total_samples: float | None = option(None, Check("a finite number > 0 or None", _samples), WHOLE_RUN)
@@ -59,23 +58,37 @@ class Question(Checked):
     )
     rule: Literal["sqrt", "linear"] = option("sqrt", one_of(*EXPONENTS), 'Pass "sqrt" unless you know better.')
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if problem := next(self._incomplete(), None):
+            raise ContradictionError(problem)
+
+    def _incomplete(self) -> Iterator[str]:
+        """Yield what is given without what it belongs to. Arguments are in backticks, which the command replaces by
+        its options.
+        """
+        whose = self.optimizer
+        alone = self.reference_batch is None and self.reference_lr is None
+        if self.reference_batch is None and not alone:
+            yield "`reference_lr` needs the batch that it was tuned at. Pass `reference_batch`, such as 256."
+        if self.reference_lr is None and not alone:
+            yield "`reference_batch` needs a learning rate that was tuned at that batch. Pass `reference_lr`."
+        for name in ("reference_warmup", "reference_decay"):
+            if alone and getattr(self, name) is not None:
+                yield f"`{name}` belongs to a run of yours. Pass its `reference_batch` and `reference_lr` too."
+        if alone and not self.curves:
+            yield (
+                f"no settings of {whose} by batch size are published, so only yours can be scaled. Pass "
+                "`reference_batch` and `reference_lr`, of a run of yours."
+            )
+        if self.reference_decay is not None and not (self.has("keep_norm") and self.has("betas")):
+            yield f"`reference_decay` is of AdamW, whose steps {whose}'s are not like. Use Lamb, or leave it out."
+
     def contradictions(self) -> Iterator[Contradiction]:
-        no_batch, no_lr = self.reference_batch is None, self.reference_lr is None
-        alone, whose = no_batch and no_lr, self.optimizer
-        steps_as_adam = self.has("keep_norm") and self.has("betas")
-        unknown = "No published settings for it by batch size are known; only your own can be scaled."
+        whose = self.optimizer
         fewest = f"at least {FEWEST * self.batch:,}, {FEWEST} steps of batch {self.batch:,}"
         series = " or ".join(repr(curve.name) for curve in self.curves) or "None"
         named = next((curve for curve in CURVES if curve.name == self.like), None)
-        pair, both = "Pass both, or neither.", "Pass reference_batch and reference_lr too."
-        yield no_batch and not no_lr, "reference_batch", "given with reference_lr", pair
-        yield no_lr and not no_batch, "reference_lr", "given with reference_batch", pair
-        yield alone and self.reference_warmup is not None, "reference_warmup", ALONE, both
-        yield alone and not self.curves, "reference_lr", f"given for {whose}", unknown
-        decay = self.reference_decay is not None
-        yield alone and decay, "reference_decay", ALONE, both
-        as_adam = "Use Lamb, which steps as Adam does."
-        yield decay and not steps_as_adam, "reference_decay", f"None for {whose}", as_adam
         yield (self.total_samples or math.inf) < FEWEST * self.batch, "total_samples", fewest, WHOLE_RUN
         if named is not None:
             yield named.optimizer != whose, "like", f"{series} for {whose}", f"That series is of {named.optimizer}."

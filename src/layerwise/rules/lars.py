@@ -83,7 +83,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     # Without an upper bound, at lr = 0, ratio/lr would be infinite and lr·ratio nan.
     trust_clip: tuple[float | None, float] | None = option(
         None,
-        pair(OFF, number(0), ordered=True) | NONE,
+        NONE | pair(OFF, number(0), ordered=True),
         "Bounds (low, high) of the trust ratio divided by lr; None as low is no lower bound.",
         "Pass (low, high) with low ≤ high, None as low for no lower bound, or None for no clipping.",
     )

@@ -137,7 +137,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         5,
         integer(1, bits=7),
         "Number of iterations that bring singular values to about 1.",
-        "Pass a number of times such as ns_steps=5.",
+        "Pass a number of iterations such as ns_steps=5.",
     )
     eps: float = fields.eps(1e-7, "Lower bound of the norm that the momentum is divided by.", above=True)
     dims: Any = dims_option()

@@ -40,7 +40,7 @@ class SinkGD(ByLines):
         5,
         integer(1, bits=31),
         "Number of times that rows, then columns, are divided by their own size.",
-        "Pass a number of times such as iterations=5.",
+        "Pass a number of iterations such as iterations=5.",
     )
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> SinkGD:

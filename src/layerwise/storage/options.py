@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options import checks
+from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.options.settings import Hyper
 from layerwise.rules.states import is_of_layer, is_statistic
 from layerwise.storage.coded import CODED
@@ -16,7 +17,7 @@ from layerwise.storage.weights import BESIDE
 OPTIONS = ("master_weights", "rounding", "state_dtype", "seed")
 DTYPES = checks.dtype("float32", "bfloat16", *CODED)
 FEW = "a mean of rows or columns", "one number of each layer"
-WAY_OUT = 'Pass "float32", "bfloat16" or "int8", or a mapping from names of state to these.'
+WAY_OUT = '"bfloat16" is 16 bits, and "int8" 8 bits with a scale for every 64 numbers.'
 
 
 class Wanted(NamedTuple):
@@ -64,11 +65,11 @@ def _state_dtype(value: object) -> object:
 
 MASTERS = checks.one_of(False, *BESIDE)
 ROUNDINGS = checks.one_of(None, "nearest", "stochastic")
-STATE = checks.Check(f"{DTYPES.allowed}, a mapping to these by field, or None", _state_dtype)
+STATE = checks.Check(f"None, {DTYPES.allowed}, or a mapping from names of state to these", _state_dtype)
 SEED = checks.integer(0, bits=63)
 CHECKS = {
-    "master_weights": (MASTERS, 'Pass True, "split", "split24", or False.'),
-    "rounding": (ROUNDINGS, 'Pass "stochastic" or "nearest".'),
+    "master_weights": (MASTERS, 'True keeps a float32 copy; "split" and "split24" keep bits that 16-bit weights lack.'),
+    "rounding": (ROUNDINGS, '"stochastic" rounds up or down at random, so that small steps are not lost.'),
     "state_dtype": (STATE, WAY_OUT),
     "seed": (SEED, "Pass an integer, the same on all processes."),
 }
@@ -94,8 +95,10 @@ def _by_field(rule: ModuleType, asked: Any) -> dict[str, str]:
     if not isinstance(asked, Mapping):
         return {} if asked is None else dict.fromkeys(fields, asked)
     if unknown := asked.keys() - {*fields}:
-        names = f"names among {', '.join(fields)}"
-        raise HyperparameterError(sentence("state_dtype", names, sorted(map(str, unknown)), WAY_OUT))
+        first = min(map(str, unknown))
+        hint = did_you_mean(nearest(first, fields, 1)) or "Leave it out."
+        known = checks.alternatives(fields, "and")
+        raise HyperparameterError(f"`state_dtype` names {first!r}, but the state has {known}. {hint}")
     for field, dtype in asked.items():
         few = FEW[0] if is_statistic(rule, field) else FEW[1] if is_of_layer(rule, field) else ""
         if few and dtype not in (None, "float32"):

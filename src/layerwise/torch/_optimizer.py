@@ -81,9 +81,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         blocks = ByName("blocks", given["blocks"], None, as_blocks)
         setup = Setup(
             GroupOptions(rules, given["differentiable"], blocks),
-            checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
+            checks.flag("skip_nonfinite", given["skip_nonfinite"]),
             engine_name(given["fused"], given["foreach"], given["differentiable"]),
-            checks.FLAG("offload", given["offload"], "Pass True or False."),
+            checks.flag("offload", given["offload"]),
         )
         self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name not in arguments.PROCESSES}
         processes = {name: process_group_ref(name, given[name]) for name in arguments.PROCESSES}
@@ -123,9 +123,11 @@ class Optimizer(torch.optim.Optimizer, Like):
         """Whether a GradScaler leaves unscaling and skipping to the step, as with PyTorch's fused optimizers.
 
         Trainers that clip by themselves refuse such optimizers. So it does only if an option asks for it, or if the
-        scaler cannot do it itself: in a CUDA graph, with float16 gradients, and if processes have to skip together.
+        scaler cannot do it itself: in a CUDA graph, with float16 gradients, if processes have to skip together, and
+        if the backward pass has left no gradients, where the step then raises an error.
         """
-        asked = self._of_all["fused"] is True or stepper_of(self).setup.skip_nonfinite
+        stepper = stepper_of(self)
+        asked = self._of_all["fused"] is True or stepper.setup.skip_nonfinite or stepper.in_backward
         captured = any(group["capturable"] for group in self.param_groups)
         shared = any(getattr(self, name) is not None for name in arguments.PROCESSES)
         # Trainers read this at any time: it contacts no other process, and leaves errors to the step.
@@ -198,7 +200,8 @@ class Optimizer(torch.optim.Optimizer, Like):
             _checks.check_parameter(name, p)
             cuts.cut_of(name, p)
             groups.check_fits(group, computing(p.dtype))
-            check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
+            device = "cpu" if setup.offload else p.device.type
+            check_device(setup.engine, name, device, groups.rules.of(group))
 
     def _repeats(self, key: str, value: object, group: Group) -> bool:
         """Return True if the whole optimizer was given this very value, so that it is not an option of the group."""

@@ -369,11 +369,12 @@ def test_overlap_refuses_unsuitable_arguments(late):
         lw.overlap(a.opt)
     for options, what in (
         ({"modules": [b.model.layers]}, "modules with a forward method"),
+        ({"modules": a.model}, "no module of `modules` holds a parameter of this optimizer. Pass the model"),
         ({"every": 0}, "every"),
         ({"memory": 0}, "memory"),
         ({"accumulate": "here"}, "accumulate"),
     ):
         with pytest.raises(HyperparameterError, match=what):
             lw.overlap(b.opt, **options)
-    with pytest.raises(HyperparameterError, match="optimizer"):
+    with pytest.raises(HyperparameterError, match=r"an optimizer of layerwise\.torch, but is an SGD of torch\."):
         lw.overlap(torch.optim.SGD(a.model.parameters()))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from layerwise.catalog.registry import BY_LOWER, ENTRIES
+from layerwise.catalog.registry import ALL_OPTIONS, BY_LOWER, ENTRIES
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.groups._members import Group
-from layerwise.torch.groups._options import ALL_OPTIONS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 
 OURS = {"master_weights", "max_grad_norm_per_tensor"}  # our groups have one of these, and no other package's have

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.catalog.registry import ENTRIES
+from layerwise.catalog.registry import ALL_OPTIONS
 from layerwise.engines import KEPT
 from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
 from layerwise.layout.blocks import as_blocks, in_plain_form
@@ -36,7 +36,6 @@ RATE = checks.number(0)
 # Options that are given once for all groups, and those that every optimizer takes.
 USUAL = {one.name: one.default for one in arguments.TORCH}
 NOT_OF_A_GROUP = tuple(name for name in USUAL if name not in SWITCHES)
-ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 # Arguments that PyTorch's optimizers take in groups and ours once for all, with the value that has no effect.
 OF_ALL_GROUPS = {"fused": None, "foreach": None, "differentiable": False}
 MAY_BE_NONE = ("capturable", *OF_ALL_GROUPS)
@@ -104,8 +103,8 @@ class GroupOptions:
         own, other = kind.hyper.optimizer, None if group.get(RULE) is None else name_of(group[RULE])
         if other not in (None, own) and RULE not in known:
             raise HyperparameterError(
-                f"a parameter group has `{RULE}`={other}, but {own} steps all of its groups by the rule {own}. Pass "
-                "the groups to layerwise.torch.Mixed."
+                f"a group has the rule {other}, but {own} steps every group by {own}. Pass the groups to "
+                "layerwise.torch.Mixed."
             )
         for key in group.keys() - {*known, "params", "param_names", RULE}:
             if key in NOT_OF_A_GROUP:
@@ -175,7 +174,7 @@ class GroupOptions:
         """Return what follows from a group's options, or raise if one of them is wrong."""
         h = self.settings(group)
         for name in ("differentiable", "capturable"):
-            checks.FLAG(name, group[name], "Pass True or False.")
+            checks.flag(name, group[name])
         blocks, rule = self.blocks_of(group), self.rules.of(group).rule
         want = wanted(group, rule)
         check_fits(want, h)

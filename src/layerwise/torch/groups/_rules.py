@@ -15,7 +15,7 @@ from layerwise.errors import HyperparameterError, sentence
 from layerwise.layout.blocks import in_plain_form
 from layerwise.options import arguments
 from layerwise.options.by_name import is_by_name
-from layerwise.options.checks import FLAG, number
+from layerwise.options.checks import alternatives, flag, number
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
 from layerwise.storage.options import OPTIONS, checked
@@ -63,7 +63,7 @@ class RuleOptions:
             return self.hyper.check(name, value)
         if name == "blocks":
             return value if is_by_name(value) else in_plain_form(name, value)
-        return checked(name, value) if name in OPTIONS else FLAG(name, value, "Pass True or False.")
+        return checked(name, value) if name in OPTIONS else flag(name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _kind, (self.rule.__name__, self.hyper, self.defaults)  # modules cannot be pickled
@@ -136,7 +136,7 @@ class RulePerGroup(RulePerOptimizer):
 def name_of(given: object) -> str:
     """Return the name of an optimizer that a group names in any case, or passes as a class."""
     if given is None:
-        raise HyperparameterError(f"a parameter group of Mixed has no `{RULE}`. {WAY_OUT}")
+        raise HyperparameterError(f"a group of Mixed needs a `{RULE}`. {WAY_OUT}")
     if isinstance(given, type):
         entry, own = ENTRIES.get(given.__name__), (getattr(given, "_rule", None), getattr(given, "_hyper", None))
         if entry is not None and own == (entry.rule, entry.hyper):
@@ -144,6 +144,5 @@ def name_of(given: object) -> str:
     elif isinstance(given, str) and given.lower() in BY_LOWER:
         return BY_LOWER[given.lower()]
     close = nearest(given, BY_LOWER, 1) if isinstance(given, str) else []
-    way_out = did_you_mean(close) or "Classes of layerwise.torch work too."
-    allowed = f"the name of an optimizer: {', '.join(map(repr, BY_LOWER))}"
-    raise HyperparameterError(sentence(RULE, allowed, given, way_out))
+    way_out = did_you_mean(close) or f"Pass a class of layerwise.torch, or {alternatives([*BY_LOWER])}."
+    raise HyperparameterError(sentence(RULE, "the name of an optimizer", given, way_out))

@@ -24,7 +24,8 @@ from layerwise.torch.groups._members import Group, GroupDict
 
 # Keys that change from step to step, so that plans must not depend on them.
 RATES = {
-    "lr": "Pass a number such as lr=1e-3, or a tensor of one element. For a schedule, use torch.optim.lr_scheduler.",
+    "lr": "Pass a number such as lr=1e-3, or a tensor of one element. For a schedule, call "
+    "layerwise.torch.scheduler(optimizer, schedule), or take one of torch.optim.lr_scheduler.",
     "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To maximize, use maximize=True.",
 }
 NOT_PLANNED = frozenset(("params", "param_names", *RATES))  # keys that change without other settings

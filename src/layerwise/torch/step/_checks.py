@@ -34,6 +34,9 @@ def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
     )
 
 
+REMAKE = "Make torch.nn.Parameter(p.detach().{}) the parameter, and use it in the model."
+
+
 def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
     check_kind(name, p)
@@ -43,7 +46,7 @@ def check_parameter(name: str, p: Tensor) -> None:
     if why := unreadable(p):
         raise ParameterError(f"{name} {why}")
     if lying(local(p)).overlaps_itself:
-        raise ParameterError(f"{name} is expanded: its elements share memory. Pass p.contiguous() as the parameter.")
+        raise ParameterError(f"{name} is expanded: its elements share memory. {REMAKE.format('contiguous()')}")
 
 
 def check_kind(name: str, p: Tensor) -> None:
@@ -62,9 +65,12 @@ def check_kind(name: str, p: Tensor) -> None:
             f"{name} is complex. Make torch.view_as_real(p.detach()).requires_grad_() the parameter instead."
         )
     if p.dtype not in FLOATING:
-        raise ParameterError(f"{name} must have a floating-point dtype of 16 to 64 bits, but has {p.dtype}.")
+        way_out = REMAKE.format("bfloat16()") if p.is_floating_point() else "Leave it out: integers have no gradient."
+        raise ParameterError(f"{name} must have a floating-point dtype of 16 to 64 bits, but has {p.dtype}. {way_out}")
     if p.layout is not torch.strided:
-        raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
+        raise ParameterError(
+            f"{name} must be a dense tensor, but its layout is {p.layout}. {REMAKE.format('to_dense()')}"
+        )
 
 
 def check_gradient(name: str, p: Tensor, g: Tensor) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 from torch.autograd.graph import increment_version
 
 from layerwise.engines import Candidate, Engine, Job, StepInputs, compiled, gpu, required
+from layerwise.engines.programs import printed_for
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
 from layerwise.options import checks
 from layerwise.torch.arrays._library import LIBRARY, DifferentiableTensors
 from layerwise.torch.arrays._list_functions import ListsOfTensors
 from layerwise.torch.arrays._lists import Lists
+from layerwise.torch.groups._rules import RuleOptions
 
 # A step creates a dozen tensors of the size that it works on. PyTorch returns the memory of large tensors to the system
 # and requests it again, which costs more than the arithmetic; slices of this size it keeps.
@@ -103,9 +105,11 @@ def engine_name(fused: Any, foreach: Any = None, differentiable: object = False)
     return way
 
 
-def check_device(engine: str | None, name: str, device: str) -> None:
-    """Raise if the required engine cannot step a parameter on this kind of device."""
+def check_device(engine: str | None, name: str, device: str, of: RuleOptions) -> None:
+    """Raise if the required engine cannot step a parameter by this rule on this kind of device."""
     if engine == FUSED:
+        if printed_for(of.hyper) is None:
+            raise EngineError(f"{of.hyper.optimizer} has no fused kernels. Leave out fused=True.")
         _check_fused(name, device)
 
 

@@ -48,9 +48,9 @@ def exempt(found: Sequence[FirstStep], groups: Sequence[Group]) -> str:
     way_out = "Exempt biases and norms from the ratio with param_groups(model)"
     others = [one.name for one in stuck if one.name in names and "bias" not in str(one.name)]
     if not others:
-        return f"{way_out}; to exempt other parameters, pass no_adapt to it."
+        return f"{way_out}, and other parameters with param_groups(model, no_adapt=[…])."
     shown = "".join(f', "{name}"' for name in others[:5]) + ", …" * (len(others) > 5)
-    return f'{way_out}; to exempt other parameters, pass no_adapt=["bias", "norm"{shown}] to it.'
+    return f'{way_out}, and other parameters with param_groups(model, no_adapt=["bias", "norm"{shown}]).'
 
 
 def _has_none_if_decayed(one: FirstStep) -> bool:

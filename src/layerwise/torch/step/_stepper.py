@@ -17,7 +17,7 @@ from torch import Tensor
 from layerwise.core.lock import OneAtATime
 from layerwise.core.step import keep_latest, run_or_remake
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, sentence, warn
 from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Array, Scalar
 from layerwise.torch.arrays._library import named
@@ -59,6 +59,8 @@ class Stepper:
         self.skipped = skipped
         """The number of skipped steps."""
         self.when_zeroed: list[Callable[[], None]] = []
+        self.in_backward = False
+        """Whether hooks step parameters in the backward pass."""
         self._rates: dict[tuple[int, ...] | None, GroupRates] = {}  # of all groups, and of some by their numbers
         self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
         self._captured: list[TensorStep] = []  # what CUDA graphs replay
@@ -150,7 +152,16 @@ class Stepper:
         if idle != self._idle or not work.params:
             self._idle = idle
             self.ranks.check_model()
+            self._warn_if_frozen(work)
         self.step_due(work, self.agreement)
+
+    def _warn_if_frozen(self, work: Work) -> None:
+        params = list(chain.from_iterable(map(PARAMS, self.optimizer.param_groups)))
+        if params and not work.params and not any(p.requires_grad for p in params):
+            warn(
+                "no parameter of the optimizer requires grad or has a gradient, so its steps change nothing. Pass "
+                "model.parameters() and not a state_dict's tensors, or thaw the model by requires_grad_()."
+            )
 
     # ---- a step
 

@@ -68,7 +68,7 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: StateDict) -> None:
 @contextmanager
 def _buffers(optimizer: Optimizer) -> Iterator[list[list[Member]]]:
     """Let the groups hold their buffers, which DeepSpeed adds one by one to step them, and yield these."""
-    kept = [group["params"] for group in checked(optimizer).param_groups]
+    kept = [group["params"] for group in checked(optimizer, "full_state_dict(optimizer)").param_groups]
     for group, own in zip(optimizer.param_groups, stepper_of(optimizer).members.buffers, strict=False):
         group["params"] = list(own)
     try:

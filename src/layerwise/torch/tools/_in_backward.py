@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
@@ -20,6 +20,7 @@ from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._wrapped_modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
 from layerwise.torch.step._partial import PartialSteps
 from layerwise.torch.step._stepper import stepper_of
+from layerwise.torch.tools._weights import checked
 
 LEFT = "this module was not stepped; the modules before it in this backward pass were"
 
@@ -55,7 +56,9 @@ class InBackward:
         ]
         # Parameters that the last pass did not reach are stepped by optimizer.step(), and zeroed gradients start again.
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._forget()))
+        self._hooks.append(optimizer.register_step_pre_hook(_check_unscaled))
         stepper_of(optimizer).when_zeroed.append(self._forget)
+        stepper_of(optimizer).in_backward = True
 
     def _there(self) -> Optimizer:
         found = self._optimizer()
@@ -161,7 +164,19 @@ class InBackward:
         optimizer = self._optimizer()
         if self._hooks and optimizer is not None:
             stepper_of(optimizer).when_zeroed.remove(self._forget)
+            stepper_of(optimizer).in_backward = False
         self._hooks.clear()
+
+
+def _check_unscaled(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Raise if a GradScaler calls the step, whose gradients the backward pass has used with its scale."""
+    if getattr(optimizer, "found_inf", None) is not None:
+        for left in ("found_inf", "grad_scale"):  # by the scaler, after an error
+            delattr(optimizer, left)
+        raise ContradictionError(
+            "step_in_backward() steps before a GradScaler can unscale, so this backward pass has stepped with scaled "
+            "gradients. Load the last checkpoint, and train in bfloat16, or call remove() and keep the scaler."
+        )
 
 
 def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = False) -> InBackward:
@@ -181,21 +196,17 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
         alone: Say that no other process has these parameters, in a process that is one of several, without
             `fully_shard`.
     """
-    if not isinstance(optimizer, Optimizer):
-        raise HyperparameterError(
-            sentence(
-                "optimizer",
-                "one of layerwise.torch itself",
-                optimizer,
-                "Pass the layerwise optimizer itself, not its wrapper.",
-            )
+    stepper = stepper_of(checked(optimizer, "step_in_backward(optimizer)"))
+    if stepper.in_backward:
+        raise ContradictionError(
+            "this optimizer already steps in the backward pass. First call remove() on the result of the other call."
         )
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes per step.")
     for group in optimizer.param_groups:
-        PartialSteps(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group).h)
+        PartialSteps(stepper).refuse(stepper.settings_of(group).h)
     units = units_of(optimizer.parameters())
-    if stepper_of(optimizer).ranks.agreement() is not None:
+    if stepper.ranks.agreement() is not None:
         _check_sharded(optimizer, alone, units)
     return InBackward(optimizer, every, alone, units)
 

@@ -18,6 +18,7 @@ from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding._cuts import is_dtensor, several_processes
 from layerwise.torch.sharding._wrapped_modules import units_of
 from layerwise.torch.step._stepper import stepper_of
+from layerwise.torch.tools._weights import checked
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -94,22 +95,20 @@ def overlap(
         memory: The bytes of host memory for gradients on their way. With `max_grad_norm`, and for sharded parameters,
             all gradients are in host memory together, whatever this says.
     """
-    if not isinstance(optimizer, Optimizer):
-        raise HyperparameterError(
-            sentence(
-                "optimizer",
-                "one of layerwise.torch itself",
-                optimizer,
-                "Pass the optimizer of layerwise.torch itself.",
-            )
-        )
-    stepper = stepper_of(optimizer)
+    stepper = stepper_of(checked(optimizer, "overlap(optimizer, modules)"))
     if not isinstance(stepper, OffloadedStepper):
-        raise ContradictionError("overlap() needs an optimizer with offload=True, but this one steps on the device.")
+        raise ContradictionError("overlap() is for steps on the host. Make the optimizer with offload=True.")
     found = _called([modules] if _is_called(modules) else modules)
+    own = {id(p) for p in optimizer.parameters()}
+    if found and not any(id(p) in own for module in found for p in module.parameters()):
+        raise HyperparameterError(
+            "no module of `modules` holds a parameter of this optimizer. Pass the model that it trains."
+        )
     host = stepper.host
     host.every = checks.integer(1)("every", every, "Pass the number of backward passes per step.")
-    checks.one_of("device", "host")("accumulate", accumulate, "Pass where gradients are accumulated.")
+    checks.one_of("device", "host")(
+        "accumulate", accumulate, '"device" adds gradients up in p.grad, and "host" in the host\'s memory.'
+    )
     host.most = checks.integer(1)("memory", memory, "Pass a number of bytes, such as 2**28.")
     host.forget()
     if accumulate == "host":

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from layerwise.catalog.registry import ENTRIES
-from layerwise.errors import HyperparameterError, UnknownOptionError, sentence, warn
+from layerwise.catalog.registry import ALL_OPTIONS, ENTRIES
+from layerwise.errors import HyperparameterError, UnknownOptionError, sentence, shown, warn
 from layerwise.options.by_name import check_matched, matches
 from layerwise.options.misspellings import NOT_HERE, guess
 from layerwise.torch.groups._members import Group, GroupDict
-from layerwise.torch.groups._options import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
+from layerwise.torch.groups._options import CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.tools._left_to_adamw import called_otherwise, check_other_params, rules_of
@@ -131,6 +131,8 @@ def param_groups(
     kinds = {**KINDS, "head": _head_of(model)}
     tests = [_test(argument, one, kinds) for argument, one in matchers.items()]
     places = _places(model)
+    if not places:
+        warn("no parameter of the model requires grad, so the groups are empty. Thaw it by model.requires_grad_().")
     names = [name for found in places.values() for name, _ in found]
     for argument, ours in matchers.items():
         check_matched(argument, [one for one in ours if isinstance(one, str) and one not in kinds], names)
@@ -142,6 +144,11 @@ def param_groups(
         rows = by_row[not other] and any(isinstance(module, BY_ROW) for _, module in found)
         key = (not other, not decays, not adapts and other, not rows)
         groups.setdefault(key, []).append((found[0][0], p))
+    if second is not None and all(of_others for of_others, *_ in groups):
+        warn(
+            f"no parameter is left for {first[RULE]}: {second[RULE]} steps all of them. Pass others=False, or "
+            "other_params=[…] with fewer."
+        )
     unscaled_off = (_kept(first) if no_adapt is None else {}) or {"adapt": False}
     made = ParamGroups()
     for (of_others, fixed, unscaled, whole), members in sorted(groups.items()):
@@ -225,7 +232,8 @@ def _head_of(model: nn.Module) -> Test:
 
 def _listed(argument: str, matchers: Iterable[Matcher]) -> list[Matcher]:
     if isinstance(matchers, (str, type)) or not isinstance(matchers, Iterable):
-        raise HyperparameterError(sentence(argument, "a list of rules", matchers, WAY_OUT))
+        one = getattr(matchers, "__name__", None) or shown(matchers)
+        raise HyperparameterError(sentence(argument, "a list", matchers, f"Pass {argument}=[{one}]."))
     return list(matchers)
 
 
@@ -244,4 +252,4 @@ def _one(argument: str, matcher: Any, kinds: Mapping[str, Test]) -> Test:
         return lambda name, p, module: len(whole_shape(p)) <= matcher
     if callable(matcher) and not isinstance(matcher, type):
         return matcher  # type: ignore[no-any-return]
-    raise HyperparameterError(sentence(argument, "a list of rules", matcher, WAY_OUT))
+    raise HyperparameterError(f"`{argument}` has {shown(matcher)}, which is no selector. {WAY_OUT}")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""
+ORDER = "full_precision_state_dict(model, optimizer)"
 WAY_OUT = "Pass what full_precision_state_dict() or the model's state_dict() returned."
 
 
@@ -86,8 +87,10 @@ def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, stat
 
 
 def _members(optimizer: Optimizers) -> list[Member]:
-    found = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    return [each for one in found for group in members(checked(one)) for each in group]
+    found: list[object] = [optimizer]
+    if isinstance(optimizer, Iterable) and not isinstance(optimizer, nn.Module):
+        found = list(optimizer)
+    return [each for one in found for group in members(checked(one, ORDER)) for each in group]
 
 
 def _is_held(state: Mapping[str, object]) -> bool:
@@ -160,11 +163,12 @@ class Member(NamedTuple):
         return self.stepper.planner.plan_for(self.p, self.stepper.settings_of(self.group), self.name)
 
 
-def checked(optimizer: object) -> Optimizer:
-    """Return the optimizer; raise if it is not one of ours."""
+def checked(optimizer: object, call: str) -> Optimizer:
+    """Return the optimizer; raise if it is not one of ours. `call` shows the order of the arguments."""
     if not isinstance(optimizer, Optimizer):
-        way_out = "Pass the layerwise optimizer itself, not a wrapper: a wrapper need not hold all of its state."
-        raise HyperparameterError(sentence("optimizer", "one of layerwise.torch", optimizer, way_out))
+        wraps = isinstance(optimizer, torch.optim.Optimizer)
+        way_out = "If it wraps one, pass that one." if wraps else f"The order is {call}."
+        raise HyperparameterError(sentence("optimizer", "an optimizer of layerwise.torch", optimizer, way_out))
     return optimizer
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from layerwise.core.slot import own_entries
-from layerwise.errors import StateError, sentence, warn
+from layerwise.errors import StateError, sentence, shown, warn
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin
@@ -42,7 +42,7 @@ def convert(state_dict: StateDict, source: str, *, lr_in_momentum: bool | None =
         lr_in_momentum: The form of LARS's momentum in the result, with lr in it or not; None keeps that of the source.
             The optimizer that loads it converts it to its own.
     """
-    codec = _codec(source, "of")
+    codec = _codec(source, "from")
     if lr_in_momentum not in (None, False, True):
         way_out = "With None, weights keep their form."
         raise StateError(sentence("lr_in_momentum", "True, False or None", lr_in_momentum, way_out))
@@ -87,9 +87,7 @@ def _codec(name: object, way: str) -> Codec:
     if isinstance(name, str) and name in CODECS:
         return CODECS[name]
     hint = did_you_mean(nearest(name, CODECS))
-    raise StateError(
-        f"checkpoints {way} {name!r} cannot be converted.{hint and f' {hint}'} Pass one of {', '.join(sorted(CODECS))}."
-    )
+    raise StateError(f"cannot convert {way} {shown(name)}. {hint or 'Pass one of ' + ', '.join(sorted(CODECS)) + '.'}")
 
 
 def _is_named(optimizer: object, name: str) -> bool:
