@@ -193,7 +193,7 @@ def test_the_terminal_shows_everything_at_any_width(width):
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)
     words = " ".join(" ".join(lines).split())
-    for part in ("1. Accuracy at batch 1,024: LARS 95.0 %", "8-bit Muon + AdamW 2.54 (4.4)", "2102.06356"):
+    for part in ("1. Accuracy at batch 1,024: LARS 95.0 %", "8-bit Muon + AdamW 2.54 in 4.4", "2102.06356"):
         assert part in words
     assert "2. " not in words  # it is not whole
     if width >= 100:

@@ -74,6 +74,15 @@ def test_a_picture_follows_the_theme_of_the_site(hooks):
     assert text == "![A](assets/a-light.svg#only-light)\n![A](assets/a-dark.svg#only-dark)"
 
 
+def test_the_site_says_what_each_option_means(hooks):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="optimizers/lion.md"), meta={})
+    text = hooks.on_page_markdown(
+        (DOCS / "optimizers/lion.md").read_text("utf-8"), page, SimpleNamespace(repo_url=None)
+    )
+    assert "| `betas` | (0.9, 0.99) | a pair" in text
+    assert "help(Lion)" not in text
+
+
 def test_published_runs_are_a_table_of_the_site(hooks):
     rows = hooks.points_of("Lamb").splitlines()
     assert "| mlperf-bert | 12,288 | 0.0031 | 60 | 0.8/0.925 | 0.0166629 | 4.47 million samples |" in rows

@@ -66,6 +66,7 @@ def command(
 
 # Multiples of AdamW's rate at the same batch size, from the page "Start in five minutes".
 OF_ADAMW = {"Lamb": (3.0, 6.0, 10.0), "Adafactor": (0.5, 1.0, 2.0)}
+YOUR_OWN = ". Your own is better: give it by --reference-warmup"
 
 
 def _check_rate_given(batch: int | None, lr: float | None) -> None:
@@ -100,7 +101,9 @@ def coming_from_adamw(
     adamw = f"AdamW with lr {significant(adamw_lr * scale)}, yours × {scale:.3g}"
     yield f"first: try {adamw}. Tuned, it can match {found.optimizer}"
     yield f"learning rate: try {rates}, which are {factors} times that. Keep the best, then try its half and double"
-    yield from (str(line) for line in found.lines if not line.alternative and line.setting != "learning rate")
+    for line in found.lines:
+        if not line.alternative and line.setting != "learning rate":
+            yield f"{line}{YOUR_OWN * (line.setting == 'warm-up' and bool(line.series))}"
 
 
 def significant(x: float) -> str:
