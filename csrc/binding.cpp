@@ -28,9 +28,9 @@ using namespace layerwise;
 
 namespace {
 
-// Lets other threads run Python. A daemon thread that comes back while the interpreter shuts down is ended by Python, and
-// some systems do that by unwinding the stack, which these frames and those of the binding would turn into an abort. So
-// it stays where it is until the process has ended.
+// Lets other threads run Python. If a daemon thread comes back while the interpreter shuts down, Python ends the thread. Some
+// systems do so by unwinding the stack, which would abort the process in this frame or in the binding's. So such a thread waits
+// here until the process ends.
 class Unlocked {
  public:
   Unlocked() : state_(PyEval_SaveThread()) {}
@@ -54,7 +54,7 @@ struct Signals {};
 
 std::string compiler() { return LAYERWISE_COMPILER; }
 
-// The places of a job's fields in the tuple that it is, found by their names, once.
+// The places of a job's fields in its named tuple. They are found once, by name.
 struct Fields {
   Py_ssize_t h, p, state, block_dims, shape, storage, count = -1;
 } fields;
@@ -74,7 +74,7 @@ const Program* program_named(const std::string& name) {
   return found;
 }
 
-// How many parts of a state there are, and their roles.
+// The number of parts that a state has, and their roles.
 int parts_of(const Program& program) { return program.lines + program.states + program.layer_states; }
 Role role_of(int part, const Program& program) {
   if (part < program.lines) return Role(ROLE_ROWS + part);
@@ -82,12 +82,12 @@ Role role_of(int part, const Program& program) {
   return program.of_layer >> part & 1 ? Role(ROLE_L0 + before) : Role(ROLE_S0 + part - before - program.lines);
 }
 
-// The numbers of a step, which Python computes from the hyperparameters and `now` of a job: for many tensors the same.
+// The numbers of a step, which Python computes from a job's hyperparameters and `now`. Many tensors share them.
 class Numbers {
  public:
   explicit Numbers(nb::handle compute) : compute_(compute) {}
 
-  // Gives the numbers of a job to a batch. false, and no Python error, where they are not those that its kernels take.
+  // Passes the numbers of a job to a batch. Returns false, without a Python error, if the batch's kernels take others.
   bool give(PyObject* h, PyObject* now, Batch& batch, int tensor) {
     const int count = batch.numbers(tensor);
     if (h == h_ && now == now_ && count == int(of_.size())) {
@@ -109,8 +109,8 @@ class Numbers {
 
  private:
   nb::handle compute_;
-  PyObject *h_ = nullptr, *now_ = nullptr;  // of the last numbers,
-  int given_ = 0;                           // and the tensor that they were given to
+  PyObject *h_ = nullptr, *now_ = nullptr;  // what the last numbers were computed from,
+  int given_ = 0;                           // and the tensor that got them
   std::vector<double> of_;
 };
 
@@ -119,10 +119,10 @@ using Objects = nb::typed<nb::list, nb::object>;
 // The companions of a job's arrays, in order.
 Objects beside(PyObject* job) { return nb::cast<Objects>(field(job, fields.storage).attr("beside")); }
 
-// One job as it was when its batch was made, and whether another one is like it.
+// A record of one job from when its batch was made, with which later jobs are compared.
 struct Like {
   nb::object h, block_dims;
-  std::vector<bool> parts;  // which of the state's there are
+  std::vector<bool> parts;  // whether the state has each of its parts
   std::vector<std::pair<Role, Seen>> arrays;
   std::vector<std::pair<Operand, Seen>> beside;
 };
@@ -135,8 +135,8 @@ std::vector<int> as_ints(nb::handle tuple) {
 
 using Dict = nb::typed<nb::dict, nb::object, nb::object>;
 
-// A step of fewer elements takes some milliseconds, about as long as Python leaves a thread to itself. Nobody else runs
-// Python meanwhile. A longer one takes shares in the memory of its arrays, a fifth of a microsecond for each.
+// A step of fewer elements takes some milliseconds, about as long as Python lets a thread run, so it keeps Python's lock. A
+// longer one releases the lock, and first makes sure that its arrays keep their memory: 0.2 µs for each.
 constexpr int64_t SHORT = 1 << 22;
 #ifdef Py_GIL_DISABLED
 constexpr bool HAS_LOCK = false;
@@ -163,7 +163,7 @@ class Jobs {
     batch_ = std::make_unique<Batch>(std::move(tensors), rounds);
   }
 
-  // Goes on with other numbers in the hyperparameters of all jobs. Returns false where they need another layout.
+  // Takes other numbers in the hyperparameters of all jobs. Returns false if these need another layout.
   bool retune(Objects hs, Objects forms) {
     if (nb::len(hs) != like_.size() || nb::len(forms) != like_.size()) return false;
     bool alike = true;
@@ -174,8 +174,8 @@ class Jobs {
     return alike;
   }
 
-  // Carries out the jobs, or returns false if they are not like those this was made for, or if their weights and state do
-  // not lie in these places; nothing has been touched then.
+  // Steps the jobs. Returns false, and changes nothing, if they are not like the jobs that this was made for, or if weights or
+  // state are no longer in these places.
   bool step(Objects jobs, Objects grads, Objects nows, const Places& places, std::optional<double> model) {
     const bool alone = HAS_LOCK && batch_->elements() < SHORT;
     if (!taken_if_like(jobs, grads, nows, places, true, !alone)) return false;
@@ -189,11 +189,11 @@ class Jobs {
     return true;
   }
 
-  // The same in rounds: from `begin` on the batch is taken, until `leave`.
+  // The same in rounds: `begin` reserves the batch until `leave`.
   bool begin(Objects jobs, Objects grads, Objects nows, const Places& places) {
     return taken_if_like(jobs, grads, nows, places, true, true);
   }
-  // Whether `step` would carry them out.
+  // Whether `step` would step these jobs.
   bool takes(Objects jobs, Objects grads, Objects nows, const Places& places) {
     const bool found = taken_if_like(jobs, grads, nows, places, false, false);
     if (found) release();
@@ -222,13 +222,13 @@ class Jobs {
   }
 
  private:
-  // With `shares` in their memory, arrays may be given another while they are stepped.
+  // With `shares`, the memory of arrays is kept, even if Python gives them other memory during the step.
   bool taken_if_like(Objects jobs, Objects grads, Objects nows, const Places& places, bool start, bool shares) {
     if (nb::len(jobs) != like_.size() || nb::len(grads) != like_.size() || nb::len(nows) != like_.size()) return false;
     if (batch_->busy.exchange(true)) return false;
     bool all = false;
     try {
-      // What runs Python comes first: between a look at an array and the step, nobody else does.
+      // Everything that may run Python comes first, so that nothing runs between a look at an array and the step.
       std::vector<Objects> stored;
       size_t i = 0, place = 0, beside = 0;
       Numbers numbers(compute_);
@@ -317,7 +317,7 @@ class Jobs {
     return !tensor.form.formats || see_beside(*tensor.form.formats, tensor, like, beside(job));
   }
 
-  // What is stored beside arrays has to lie as these do: remainders as weights, scales in a row.
+  // The arrays stored beside others must have a fitting layout: remainders that of the weights; scales are contiguous.
   static bool see_beside(const Formats& formats, const layerwise::Tensor& tensor, Like& like, Objects arrays) {
     View view;
     size_t place = 0;
@@ -351,7 +351,7 @@ class Jobs {
     return found;
   }
 
-  // Whether the settings and numbers of a job are those of the batch; what it stores beside its arrays goes to `stored`.
+  // Whether a job has the batch's settings and numbers. Adds the arrays that it stores beside others to `stored`.
   bool fits(int i, PyObject* job, PyObject* now, Numbers& numbers, std::vector<Objects>& stored) {
     const Like& like = like_[size_t(i)];
     if (!field(job, fields.h).is(like.h)) return false;
@@ -361,7 +361,7 @@ class Jobs {
     return numbers.give(like.h.ptr(), now, *batch_, i);
   }
 
-  // Whether its arrays lie as those of the batch.
+  // Whether a job's arrays have the layout of the batch's.
   bool lies(int i, PyObject* job, PyObject* g, const Objects* stored, const Places& places, size_t& place, bool shares) {
     const Like& like = like_[size_t(i)];
     const nb::handle state = field(job, fields.state);
@@ -390,7 +390,7 @@ class Jobs {
     return true;
   }
 
-  // Weights and state have to lie where they were when they were prepared; gradients may lie anywhere.
+  // Weights and state must be at the addresses that they had when the step was prepared. Gradients may be anywhere.
   bool same(int i, const std::pair<Role, Seen>& like, PyObject* array, const char* place, bool shares) {
     View view;
     if (shares) shares_.take(array);
@@ -400,7 +400,7 @@ class Jobs {
     return true;
   }
 
-  nb::object compute_;  // the numbers, given hyperparameters and `now`
+  nb::object compute_;  // returns the numbers for hyperparameters and `now`
   std::vector<Like> like_;
   std::unique_ptr<Batch> batch_;
   Shares shares_;
@@ -431,7 +431,7 @@ bool count(Objects tensors) {
   return true;
 }
 
-// Whether the numbers of an array are one row in memory.
+// Whether an array is contiguous in memory.
 bool without_gaps(const View& view) {
   int64_t size = size_of(view.dtype);
   for (int d = view.dims - 1; d >= 0; d--) {
@@ -447,7 +447,7 @@ int64_t elements(const View& view) {
   return n;
 }
 
-// An array in a storage format, what is beside it, and its numbers in float32. Nothing where one is of another kind.
+// An array in a storage format, the one stored beside it, and its numbers in float32; nothing if a kind is not supported.
 std::optional<Converted> converted(nb::handle array, nb::handle beside, nb::handle numbers, int64_t rows, float** values) {
   View own, other{}, wide;
   if (!look(array.ptr(), own, true) || !look(numbers.ptr(), wide, true)) return {};
@@ -516,7 +516,7 @@ NB_MODULE(_native, m) {
   m.doc() = "Compiled part of layerwise.";
   if (available_kernels().empty()) throw nb::import_error("it was compiled for another processor alone");
   if (open_numpy() < 0 || open_signals() < 0) throw nb::python_error();
-  // A thread that has been stopped at the end of the process never lets go of its batch.
+  // A thread that waits for the end of the process (see Unlocked) never releases its batch.
   nb::set_leak_warnings(false);
   m.def("compiler", &compiler, "Return the compiler that built this extension.");
   m.def("instruction_sets", &instruction_sets, "Return the instruction sets of this machine that have kernels, fastest first.");

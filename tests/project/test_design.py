@@ -37,6 +37,17 @@ def is_there(page: Path, path: str, name: str) -> bool:
     return found is not None and all(re.search(rf"^ *(?:def|class) {one}\b", source, re.MULTILINE) for one in parts)
 
 
+def test_files_that_a_room_names_exist():
+    """`__init__.py` may say what each file of a room is for: in its docstring, or in a comment below it."""
+    said = {
+        at: re.split("^(?:from|import) ", at.read_text("utf-8"), flags=re.MULTILINE)[0]
+        for at in LIBRARY.rglob("__init__.py")
+    }
+    named = [(at, one) for at, text in said.items() for one in re.findall(FILE, text)]
+    assert len(named) > 50
+    assert [(title(at), one) for at, one in named if not is_there(at, one, "")] == []
+
+
 def rooms() -> Iterator[tuple[Path, str]]:
     """Yield the folders and files of the map, with what is said of each."""
     folders: dict[int, Path] = {}
