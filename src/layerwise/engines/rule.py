@@ -50,7 +50,7 @@ class RuleEngine(Engine):
 
     def in_lists(self, job: Job, waits: bool) -> bool:
         """Return True if a job is stepped in a list with others, for all of which it may wait."""
-        return self.lists is not None and not (waits and job.h.of_matrices)
+        return self.lists is not None and not (waits and job.h.adds_products)
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedRules:
         """Plan the step of these jobs."""
