@@ -10,7 +10,9 @@ read a number from the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from math import prod
+from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
@@ -25,6 +27,11 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.models import Decoder
 from layerwise.engines import Engine, Job
 from layerwise.rules.asks import Now
+from layerwise.rules.states import is_signed
+from layerwise.storage import Format, Storage, groups
+from layerwise.storage.bits import Key
+from layerwise.storage.forms import scales_of
+from layerwise.storage.index import index_of
 from layerwise.torch.step._engines import RULE, ForeachEngine
 from rows import RESULTS, parser_of, provenance, show, supersede
 
@@ -34,6 +41,15 @@ MODELS = ("bert-base", "resnet50", LLAMA)
 SMALLER = 64  # times along each dimension, where tensors need memory
 RATES = {"lr": 0.01, "weight_decay": 0.01}
 OPTIONS = {"Lars": {"momentum": 0.9}, "SGD": {"momentum": 0.9}}
+FORMS_OF = "bert-base"
+FORMS: Mapping[str, Mapping[str, str]] = {
+    "bfloat16 at random": {"weights": "bfloat16"},
+    "split": {"weights": "split"},
+    "split24": {"weights": "split24"},
+    "bfloat16 state": {"kept": "bfloat16"},
+    "int8 state": {"kept": "int8"},
+    "split24, int8 state": {"weights": "split24", "kept": "int8"},
+}
 OTHERS = {
     "PyTorch's AdamW, foreach": ("torch.optim:AdamW", {"foreach": True}),
     "PyTorch's AdamW, one by one": ("torch.optim:AdamW", {"foreach": False}),
@@ -108,17 +124,41 @@ def shapes_of(model: str) -> list[tuple[int, ...]]:
     return list(SETS[model]().values())
 
 
-def ours(name: str, shapes: Sequence[tuple[int, ...]], engine: Engine) -> Callable[[], None]:
+def in_form(rule: Any, p: Tensor, state: Any, key: Key, weights: str = "", kept: str = "") -> tuple[Any, Any, Any]:
+    """Return weights and state in these formats, of which large arrays alone are, and their storage."""
+    forms: list[Format | None] = [Format(None, key)] if weights == "bfloat16" else [None]
+    if weights.startswith("split"):
+        rest = torch.int8 if weights == "split24" else torch.int16
+        forms = [Format(torch.empty_like(p, dtype=rest), key if weights == "split24" else None)]
+    found = []
+    for field, x in zip(state._fields, state, strict=True):
+        large = kept and x is not None and x.shape == p.shape and p.numel() >= groups.LEAST
+        if large and kept == "int8":
+            coded = getattr(torch, groups.EIGHT.dtype(is_signed(rule, field)))
+            scales = torch.empty(scales_of(tuple(p.shape)), device=p.device)
+            forms.append(Format(scales, key, groups.EIGHT))
+        else:
+            coded = torch.bfloat16 if large else None
+            forms.append(Format(None, key) if large else None)
+        found.append(x if coded is None else x.to(coded))
+    given = Storage(tuple(forms), index_of(p.shape), int(p.ndim > 1)) if any(forms) else None
+    return p.to(torch.bfloat16) if weights else p, type(state)(*found), given
+
+
+def ours(
+    name: str, shapes: Sequence[tuple[int, ...]], engine: Engine, form: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[], None]:
     """Return the step of an optimizer of ours by an engine."""
     entry = next(entry for entry in ENTRIES.values() if entry.name == name)
     rule, h = entry.rule, entry.hyper(**{**RATES, **OPTIONS.get(name, {})})
     jobs, grads = [], []
-    for shape in shapes:
+    for i, shape in enumerate(shapes):
         fitted = h.fit(shape, (), 2.0**-23)
         kept = rule.shapes(fitted, shape)
         state = type(kept)(*(None if own is None else torch.empty(own, device="meta") for own in kept))
-        jobs.append(Job(rule, fitted, torch.empty(shape, device="meta"), state))
-        grads.append(torch.empty(shape, device="meta"))
+        p, state, storage = in_form(rule, torch.empty(shape, device="meta"), state, Key(i, i), **form)
+        jobs.append(Job(rule, fitted, p, state, storage=storage))
+        grads.append(torch.empty_like(p))
     prepared, nows = engine.prepare(jobs), [Now(9, h.lr, h.weight_decay, 1.0, h.beta2_of(9))] * len(jobs)
     return lambda: prepared.step(grads, nows)
 
@@ -155,6 +195,11 @@ def counted(step: Callable[[], None], measures: bool = False) -> Counted:
 
 def rows_of(model: str, names: Sequence[str], one_by_one: bool) -> Iterator[dict[str, Any]]:
     shapes = shapes_of(model)
+    if model == FORMS_OF and not one_by_one:
+        for name, (who, form) in product(names, FORMS.items()):
+            step = ours(name, shapes, ForeachEngine(anywhere=True), form)
+            first = counted(step, measures=True)
+            yield row_of(name, model, f"layerwise, foreach, {who}", shapes, counted(step), first.peak)
     for name in names:
         step = ours(name, shapes, RULE if one_by_one else ForeachEngine(anywhere=True))
         first = counted(step, measures=not one_by_one)  # in which buffers are made

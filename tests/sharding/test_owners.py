@@ -17,6 +17,7 @@ from sharding.models import whole
 from sharding.simulating import simulated
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerwise.torch
 from layerwise.core.plan import LocalPart
@@ -304,3 +305,37 @@ def test_matrices_travel_in_the_dtype_of_the_products(ranks, dtype, ns_dtype):
             torch.testing.assert_close(torch.as_tensor(x), torch.as_tensor(y), rtol=0, atol=close)
     numbers = 2 * sum(map(prod, SHAPES))
     assert sum(sent for *_, sent in found) == numbers * (2 if halves else arithmetic.itemsize)
+
+
+class Calls(TorchDispatchMode):
+    """How many of PyTorch's operations are called."""
+
+    found = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _of_alike(foreach: bool) -> tuple[list[torch.Tensor], int]:
+    """Twelve matrices of one shape after some steps, and the calls of the last."""
+    draw, params = torch.Generator().manual_seed(0), list[nn.Parameter]()
+    for _ in range(12):
+        x = torch.randn(24, 40, generator=draw)
+        params.append(nn.Parameter(distribute_tensor(x, mesh_of(2), [Shard(0)], src_data_rank=None)))
+    opt = Muon(params, lr=0.1, weight_decay=0.1, foreach=foreach, fused=None if foreach else False)
+    for _ in range(STEPS):
+        for p in params:
+            g = torch.randn(24, 40, generator=draw)
+            p.grad = distribute_tensor(g, mesh_of(2), [Shard(0)], src_data_rank=None)
+        with Calls() as calls:
+            opt.step()
+    assert set(opt.engines().values()) == {"foreach" if foreach else "the rule"}
+    return [whole(p) for p in params], calls.found
+
+
+def test_sharded_matrices_of_one_shape_are_a_list_around_their_products(ranks):
+    for (ours, few), (theirs, many) in zip(ranks.run(2, _of_alike, True), ranks.run(2, _of_alike, False), strict=True):
+        for x, y in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(torch.as_tensor(x), torch.as_tensor(y), rtol=0, atol=1e-6)
+        assert many - few > 7 * 12  # calls for each matrix

@@ -121,7 +121,7 @@ def _answers(xp: Functions, runs: Runs, waiting: Mapping[Dims, PartialSums], oth
     for jobs, sums in partials.items():
         for k, one in enumerate(sums):
             if one.whole is not None:
-                wholes[jobs[0], k] = ToBring(jobs[0], one.whole)
+                wholes |= {(job, k): ToBring(job, x) for job, x in zip(jobs, _each(one.whole), strict=True)}
                 continue
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
@@ -134,11 +134,23 @@ def _answers(xp: Functions, runs: Runs, waiting: Mapping[Dims, PartialSums], oth
     made = dict(zip(sorted(wholes), others.bring([wholes[at] for at in sorted(wholes)]) if wholes else (), strict=True))
     return {
         jobs: tuple(
-            made[jobs[0], k] if one.whole else _answer(xp, runs[jobs], one, [found[job, k] for job in jobs])
+            _brought(one.whole, [made[job, k] for job in jobs])
+            if one.whole
+            else _answer(xp, runs[jobs], one, [found[job, k] for job in jobs])
             for k, one in enumerate(sums)
         )
         for jobs, sums in partials.items()
     }
+
+
+def _each(whole: Whole) -> list[Whole]:
+    """Return the request of each job, if tensors in a list make it as one."""
+    return [whole._replace(terms=x) for x in whole.terms.each] if hasattr(whole.terms, "each") else [whole]
+
+
+def _brought(whole: Whole, parts: Sequence[Array]) -> Array:
+    """Return the answer to it, given each job's."""
+    return whole.terms.like([*parts]) if hasattr(whole.terms, "each") else parts[0]
 
 
 def _joined(xp: Functions, rows: Sequence[Array]) -> Array:

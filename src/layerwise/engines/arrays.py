@@ -8,6 +8,7 @@ from typing import Protocol
 from layerwise.engines import Job
 from layerwise.rules.asks import Array, Functions, Scalar
 from layerwise.storage.bit_views import Bits
+from layerwise.storage.stored import Stored
 
 
 class Arrays(Protocol):
@@ -56,8 +57,14 @@ class Lists(Protocol):
     def alike(array: Array) -> Hashable:
         """Return the key that an array must share with others in its list."""
 
-    def read(self, stored: Sequence[Array]) -> Array:
+    def read(self, stored: Sequence[Array | Stored]) -> Array:
         """Return one array of all jobs as one, in the dtype of the arithmetic."""
+
+    def by_extension(self, stored: Sequence[Stored]) -> bool:
+        """Return whether arrays in a format are read and written one by one, by the compiled extension."""
+
+    def encode(self, stored: Sequence[Stored], new: Array, ts: Sequence[Scalar], skip: Array | None) -> None:
+        """Write numbers in their format, at the step that each job takes."""
 
     def write(self, stored: Sequence[Array], new: Array) -> None:
         """Round it into the arrays of the jobs."""

@@ -50,7 +50,7 @@ class RuleEngine(Engine):
 
     def in_lists(self, job: Job, waits: bool) -> bool:
         """Return True if a job is stepped in a list with others, for all of which it may wait."""
-        return self.lists is not None and not (waits and job.h.of_matrices)
+        return self.lists is not None and not (waits and job.h.adds_products)
 
     def prepare(self, jobs: Sequence[Job], layouts: object = None) -> PreparedRules:
         """Plan the step of these jobs."""
@@ -317,11 +317,10 @@ def _read(engine: RuleEngine, task: Task, stored: Array) -> Array:
     arrays, like = engine.arrays, task.jobs[0].p
     if not task.several:
         return arrays.read(numbers(stored), like)
-    each = map(numbers, stored)
     if task.lists is not None:
-        return task.lists.read([*each])
+        return task.lists.read(stored)
     # Each by itself: gradients of stacked jobs may have dtypes that no library can stack.
-    return arrays.stack([arrays.read(one, like) for one in each])
+    return arrays.stack([arrays.read(numbers(one), like) for one in stored])
 
 
 def _move(engine: RuleEngine, task: Task, stored: Array, done: Stepped) -> None:
@@ -337,6 +336,9 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Array], results: Itera
     arrays = engine.arrays
     for stored, new in zip(places, results, strict=True):
         if stored is new:  # None, or already kept
+            continue
+        if has_format(stored) and task.lists is not None and not task.lists.by_extension(stored):
+            task.lists.encode(stored, new, [now.t for now in task.nows], task.skip)
             continue
         if has_format(stored):
             for k, one in enumerate(stored if task.several else (stored,)):

@@ -109,6 +109,11 @@ class Hyper(Checked):
         return is_on(self.model_bound)
 
     @property
+    def adds_products(self) -> bool:
+        """True if processes with parts of a tensor add up products of matrices."""
+        return False
+
+    @property
     def reads_weights(self) -> bool:
         """False if a step without weight decay depends only on gradients and state."""
         return True

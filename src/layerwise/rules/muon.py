@@ -161,6 +161,10 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
     def reads_weights(self) -> bool:
         return self.decay == "l2" or self.adapt is not False or bool(self.keep_norm) or self.radial is not None
 
+    @property
+    def adds_products(self) -> bool:
+        return not self.dims.whole
+
     def on(self, quick: str | None) -> Muon:
         return self if self.ns_dtype is not None or quick is None else settled(self, ns_dtype=quick)
 

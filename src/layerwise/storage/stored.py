@@ -34,6 +34,12 @@ class Stored:
     def dtype(self) -> str:
         return str(self.b.dtype(self.array))
 
+    @property
+    def extension(self) -> ModuleType | None:
+        """The compiled extension, if it knows this format and arrays of this library."""
+        known = self.format.coded in (None, groups.EIGHT)
+        return extension() if known and hasattr(self.b, "empty") else None
+
     def at(self, place: tuple[slice, ...]) -> Stored:
         """Return a slice of whole groups along the first dimension."""
         beside = self.format.beside
@@ -50,7 +56,7 @@ class Stored:
 
     def read(self) -> Array:
         """Return the numbers in float32."""
-        if (extension := self._extension()) is not None:
+        if (extension := self.extension) is not None:
             found = self.b.empty(self.array)
             if extension.read_format(self.array, self.format.beside, found, self._rows()):
                 return found
@@ -69,17 +75,13 @@ class Stored:
 
     def write(self, x: Array, t: Array) -> bool:
         """Store numbers in place at step t, if the extension supports it."""
-        key, index, extension = self.format.key, self.index, self._extension()
+        key, index, extension = self.format.key, self.index, self.extension
         if extension is None or not isinstance(t, int) or (key is not None and not index.is_row):
             return False
         done: bool = extension.write_format(self.array, self.format.beside, x, self._rows(), index.offset, key, t)
         if done:
             self.b.written([one for one in (self.array, self.format.beside) if one is not None])
         return done
-
-    def _extension(self) -> ModuleType | None:
-        known = self.format.coded in (None, groups.EIGHT)
-        return extension() if known and hasattr(self.b, "empty") else None
 
     def encode(self, x: Array, t: Array) -> tuple[Array, Array]:
         """Return the numbers to store at step t, and the additional ones or None."""

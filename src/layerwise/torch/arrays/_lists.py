@@ -41,7 +41,7 @@ class Lists:
         kinds = [*zip(self._shapes, self._strides, strict=True)]
         starts = [i for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]
         self._runs = [(i, end - i) for i, end in zip(starts, [*starts[1:], len(ps)], strict=True)]
-        self._layouts: dict[Shapes, Layout] = {}
+        self._layouts: dict[Hashable, Layout] = {}
         self._counts: dict[Dims, Scalar] = {}
         self.shape = (0,) * max(map(len, self._shapes)) + (len(ps),)
 
@@ -53,7 +53,7 @@ class Lists:
     def layout(self, shapes: Shapes) -> Layout:
         """Return the one layout of arrays of these shapes."""
         if shapes not in self._layouts:
-            strides = self._strides if shapes == self._shapes else tuple(map(_strides, shapes))
+            strides = self._strides if shapes == self._shapes else tuple(map(row_major, shapes))
             self._layouts[shapes] = Layout(shapes, strides, self._runs, self.device)
         return self._layouts[shapes]
 
@@ -62,7 +62,7 @@ class Lists:
         """The layout of one number of each tensor."""
         return self.layout(tuple((1,) * len(shape) for shape in self._shapes))
 
-    def read(self, stored: Sequence[Tensor]) -> Many:
+    def read(self, stored: Sequence[Any]) -> Many:
         """Return one array of each tensor in the dtype of the arithmetic."""
         layout = self.layout(tuple(tuple(x.shape) for x in stored))
         if all(x.dtype == self.dtype and x.device == self.device for x in stored):
@@ -101,7 +101,7 @@ class Lists:
             layout.give_back()
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
@@ -274,14 +274,19 @@ class Layout:
     The tensors of a run have one shape, and are adjacent.
     """
 
-    def __init__(self, shapes: Shapes, strides: Shapes, runs: Runs, device: torch.device) -> None:
-        self.shapes, self.device, self._strides, self._runs = shapes, device, strides, runs
-        sizes = [*map(prod, shapes)]
-        self.width = 1 if set(sizes) == {1} else WIDTH
-        self._rows = [-(-n // self.width) for n in sizes]
+    def __init__(
+        self, shapes: Shapes, strides: Shapes, runs: Runs, device: torch.device, width: int | None = None
+    ) -> None:
+        self.shapes, self.device, self.strides, self._runs = shapes, device, strides, runs
+        self.width = width or (1 if {*map(prod, shapes)} == {1} else WIDTH)
+        self._rows = [-(-_extent(*each) // self.width) for each in zip(shapes, strides, strict=True)]
         self._starts = [0, *accumulate(self._rows)]
         self.free: dict[torch.dtype, list[Buffer]] = {}
         """Buffers that are not in use."""
+
+    @property
+    def rows(self) -> int:
+        return self._starts[-1]
 
     @cached_property
     def tensor_of_row(self) -> Tensor:
@@ -295,18 +300,18 @@ class Layout:
 
     def empty(self, dtype: torch.dtype) -> Tensor:
         """Return the memory of a buffer, as rows."""
-        return torch.empty((self._starts[-1], self.width), dtype=dtype, device=self.device)
+        return torch.empty((self.rows, self.width), dtype=dtype, device=self.device)
 
     def each(self, flat: Tensor) -> list[Tensor]:
         """Return each tensor in a buffer's memory."""
-        places = zip(self.shapes, self._strides, self._starts, strict=False)
+        places = zip(self.shapes, self.strides, self._starts, strict=False)
         return [flat.as_strided(shape, strides, start * self.width) for shape, strides, start in places]
 
     def batches(self, flat: Tensor) -> list[Tensor]:
         """Return the tensors of each run as one, with a first dimension that counts them."""
         found = []
         for first, n in self._runs:
-            shape, strides = (n, *self.shapes[first]), (self._rows[first] * self.width, *self._strides[first])
+            shape, strides = (n, *self.shapes[first]), (self._rows[first] * self.width, *self.strides[first])
             found.append(flat.as_strided(shape, strides, self._starts[first] * self.width))
         return found
 
@@ -315,6 +320,11 @@ class Layout:
         if self.device.type in RESIZED:
             for buffer in (one for free in self.free.values() for one in free):
                 buffer.flat.untyped_storage().resize_(0)
+
+
+def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many numbers lie from the first of a tensor to the last."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if prod(shape) else 0
 
 
 class Buffer:

@@ -14,8 +14,8 @@ from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
 from layerwise.options import checks
 from layerwise.torch.arrays._library import LIBRARY, DifferentiableTensors
+from layerwise.torch.arrays._list_formats import StoredLists
 from layerwise.torch.arrays._list_functions import ListsOfTensors
-from layerwise.torch.arrays._lists import Lists
 from layerwise.torch.groups._rules import RuleOptions
 
 # A step creates a dozen tensors of the size that it works on. PyTorch returns the memory of large tensors to the system
@@ -38,7 +38,7 @@ class ForeachEngine(RuleEngine):
     """
 
     def __init__(self, anywhere: bool) -> None:
-        super().__init__(ListsOfTensors(), None, STACK, lists=Lists, name=FOREACH)
+        super().__init__(ListsOfTensors(), None, STACK, lists=StoredLists, name=FOREACH)
         self._anywhere = anywhere
 
     def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
