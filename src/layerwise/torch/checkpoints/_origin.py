@@ -36,9 +36,19 @@ def check(saved: Group) -> None:
             keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
                 f"the checkpoint was not written by layerwise: its groups have {keys} and lack layerwise's options. "
-                "If another optimizer saved it, load layerwise.torch.convert(state_dict, source). If your program "
-                "added keys, remove them from the group."
+                f"{_to_convert(group)} If your program added keys, remove them from the group."
             )
+
+
+def _to_convert(group: Group) -> str:
+    """Return the way out for a group of another optimizer, whose name is guessed by its keys."""
+    from layerwise.torch.checkpoints.foreign import CODECS  # whose modules import this one
+
+    fit = [name for name, codec in CODECS.items() if codec.has <= group.keys() and not codec.doubt(group)]
+    if not fit:
+        return "If another optimizer saved it, load layerwise.torch.convert(state_dict, source)."
+    best = max(fit, key=lambda name: len(CODECS[name].has))
+    return f"It looks like {best}'s: load layerwise.torch.convert(state_dict, {best!r})."
 
 
 def check_group(number: int, rule: str, saved: Sequence[Group]) -> None:
@@ -46,8 +56,8 @@ def check_group(number: int, rule: str, saved: Sequence[Group]) -> None:
     for group in {id(group): group for group in saved}.values():
         if OURS & group.keys() and (name := written_by(group)) not in (None, rule):
             raise StateError(
-                f"the parameters of group {number} were stepped by {name} in the checkpoint, but are stepped by "
-                f"{rule} here. Load them into {name}, or into a group of Mixed with that rule."
+                f"the parameters of group {number} were saved by {name}, but are stepped by {rule} here. Load "
+                f"them into {name}, or into a group of Mixed with that rule."
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from layerwise.core.slot import own_entries
-from layerwise.errors import StateError, sentence, shown, warn
+from layerwise.errors import StateError, kind, sentence, shown, warn
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin
@@ -46,6 +46,7 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
         raise StateError(
             f"lr_in_momentum applies to a momentum of gradients, which {source} does not have. Leave it out."
         )
+    _check_mapping(state_dict, "convert(state_dict, source)")
     with _refused(f"this is not a checkpoint of {source}: {{}}. Pass all of its state_dict()."):
         _check_groups(source, state_dict)
         for doubt in dict.fromkeys(codec.doubts(state_dict)):
@@ -66,10 +67,10 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
         target: Its name. The error for an unknown one lists all names.
     """
     codec = _codec(target, "to")
+    _check_mapping(state_dict, "convert_back(state_dict, optimizer, target)")
     if not _is_named(optimizer, target):
         raise StateError(
-            f"`optimizer` must be {target}, but is a {type(optimizer).__name__} of {type(optimizer).__module__}. "
-            "Pass the optimizer that continues the run."
+            f"`optimizer` must be {target}, but is {kind(optimizer)}. Pass the optimizer that continues the run."
         )
     way_out = "Pass the state_dict() of the matching layerwise optimizer."
     with _refused(f"{target} cannot continue from this state: {{}}. {way_out}"):
@@ -79,11 +80,18 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
     return made
 
 
+def _check_mapping(state_dict: Any, call: str) -> None:
+    if not isinstance(state_dict, Mapping):
+        way_out = "Pass its state_dict()." if hasattr(state_dict, "state_dict") else "Pass a state_dict()."
+        raise StateError(sentence("state_dict", "a dict", state_dict, f"{way_out} The order is {call}."))
+
+
 def _codec(name: Any, way: str) -> Codec:
     if isinstance(name, str) and name in CODECS:
         return CODECS[name]
     hint = did_you_mean(nearest(name, CODECS))
-    raise StateError(f"cannot convert {way} {shown(name)}. {hint or 'Pass one of ' + ', '.join(sorted(CODECS)) + '.'}")
+    names = ", ".join(sorted(CODECS))
+    raise StateError(f"cannot convert {way} {shown(name)}.{hint and f' {hint}'} Pass one of {names}.")
 
 
 def _is_named(optimizer: Any, name: str) -> bool:
