@@ -9,11 +9,20 @@
 [2.6464, 3.6464]
 """
 
+from typing import TYPE_CHECKING
+
 from layerwise.jax import optimizers
 from layerwise.jax._presets import like, preset
 from layerwise.jax._storage import Grouped, MasterState
 from layerwise.jax._transform import stats
 from layerwise.jax.optimizers import *  # noqa: F403  # its `__all__` are the optimizers and their states
+from layerwise.options.misspellings import lacking
 
 __all__ = ["Grouped", "MasterState", "like", "preset", "stats"]
 __all__ += optimizers.__all__
+
+
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
+
+    def __getattr__(name):
+        raise lacking(__name__, name, __all__)

@@ -9,7 +9,16 @@
 array([2.646447, 3.646447])
 """
 
+from typing import TYPE_CHECKING
+
 from layerwise.numpy import optimizers
 from layerwise.numpy.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
+from layerwise.options.misspellings import lacking
 
 __all__ = optimizers.__all__
+
+
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
+
+    def __getattr__(name):
+        raise lacking(__name__, name, __all__)
