@@ -109,7 +109,7 @@ class Optimizer(theirs.Optimizer, Like):
         if isinstance(gradients, nn.Module) or not isinstance(gradients, (dict, list, tuple)):
             way_out = "Pass what mlx.nn.value_and_grad(model, loss) gives."
             raise GradientError(sentence("gradients", "a tree of arrays", gradients, way_out))
-        super().update(model, gradients)
+        model.update(self.apply_gradients(gradients, model))
 
     def init(self, parameters: Any) -> None:
         """Create the state of parameters that have none.

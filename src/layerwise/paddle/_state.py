@@ -183,7 +183,7 @@ def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, Any]) -> Sl
 
 def _where_it_fits(names: Names, found: Mapping[str, Any]) -> str:
     """Return the way out for a state that lacks a part: other optimizers that keep what it has, if there are any."""
-    each = {name: {*map(names.called, entry.rule.State._fields)} for name, entry in ENTRIES.items()}  # type: ignore[attr-defined]
+    each = {name: {*map(names.called, entry.rule.State._fields)} for name, entry in ENTRIES.items()}
     has = found.keys() & set[str]().union(*each.values())
     if not has or has <= each[names.optimizer]:
         return "Pass the state of an optimizer with these options."

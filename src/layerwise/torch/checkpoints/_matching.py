@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
 from layerwise.errors import shown as described
+from layerwise.options.by_name import lacks_and_has
 from layerwise.options.settings import in_words
 from layerwise.torch.groups._members import FORMS
 
@@ -175,14 +176,6 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
     return (
         f"{found}. Create the optimizer with the parameters that were saved, or rename them in the checkpoint's "
         "'param_names'."
-    )
-
-
-def lacks_and_has(one: str, lacking: Collection[str], besides: Collection[str], other: str) -> str:
-    """Return which names only one of two has, in words."""
-    rows = ((lacking, "lacks", "has"), (besides, "has", "lacks"))
-    return f"{one} " + ", and ".join(
-        f"{here} {shown(sorted(names))}, which {other} {there}" for names, here, there in rows if names
     )
 
 

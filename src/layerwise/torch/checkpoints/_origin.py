@@ -17,6 +17,7 @@ OURS = {"master_weights", "max_grad_norm_per_tensor"}  # our groups have one of 
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # Keys that a group of a converted or hand-made checkpoint may have.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
+CODECS: dict[str, Any] = {}  # those of foreign/, which enters them here: its modules import this one
 NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # options that ours may have in common with others
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
@@ -42,8 +43,6 @@ def check(saved: Group) -> None:
 
 def _to_convert(group: Group) -> str:
     """Return the way out for a group of another optimizer, whose name is guessed by its keys."""
-    from layerwise.torch.checkpoints.foreign import CODECS  # whose modules import this one
-
     fit = [name for name, codec in CODECS.items() if codec.has <= group.keys() and not codec.doubt(group)]
     if not fit:
         return "If another optimizer saved it, load layerwise.torch.convert(state_dict, source)."

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
+from layerwise.options.by_name import lacks_and_has
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import FLOATING, LOW, named_state
-from layerwise.torch.checkpoints._matching import lacks_and_has
 from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
