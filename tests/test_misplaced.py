@@ -117,3 +117,66 @@ def test_an_unknown_preset_gets_a_short_answer(name):
 
 def test_all_of_these_are_errors_of_parameters():
     assert issubclass(ArgumentError, (ParameterError, LayerwiseError))
+
+
+def test_a_group_or_closure_that_is_none_changes_nothing_in_pytorch():
+    model = torch.nn.Linear(2, 2)
+    opt = torch_front.Lamb(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    before = model.weight.detach().clone()
+    with pytest.raises(
+        LayerwiseError, match=r"`closure` must be a function that returns the loss, but is tensor\(1\.\)"
+    ):
+        opt.step(torch.ones(()))
+    rate = opt.param_groups[0].pop("lr")
+    with pytest.raises(LayerwiseError, match=r"the group has no 'lr', which Lamb needs\. Set it, or"):
+        opt.step()
+    assert torch.equal(model.weight, before)
+    assert not opt.state
+    opt.param_groups[0]["lr"] = rate
+    opt.step()
+    assert not torch.equal(model.weight, before)
+    with pytest.raises(ParameterError, match=r"must have 'params', but has 'param'\. Did you mean `params`\?"):
+        torch_front.Lamb([{"param": [model.weight]}])
+
+
+def test_an_optimizer_that_trains_nothing_is_named():
+    frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+    with pytest.warns(UserWarning, match=r"no parameter of the model requires grad"):
+        torch_front.param_groups(frozen)
+    opt = torch_front.Lamb(frozen.state_dict().values())
+    with pytest.warns(UserWarning, match=r"no parameter of the optimizer requires grad or has a gradient"):
+        opt.step()
+    opt = torch_front.Lamb(frozen.parameters())
+    for p in opt.parameters():
+        p.grad = torch.ones_like(p)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch_front.Lamb(MODEL.parameters()).step()  # whose gradients may have been stepped elsewhere
+        opt.step()
+    with pytest.warns(UserWarning, match=r"no parameter is left for Muon: AdamW steps all of them\. Pass others=False"):
+        torch_front.param_groups(MODEL, rule="muon", lr=0.02)
+
+
+def test_presets_are_called_with_what_the_class_needs():
+    with pytest.raises(ArgumentError, match=r"Call Lamb\.like\('timm\.Lamb', model\.parameters\(\), lr=1e-3\)"):
+        torch_front.Lamb.like("timm.Lamb")
+    with pytest.raises(
+        PresetError, match=r"'bitsandbytes\.LAMB' has no preset: its LAMB and LARS are other algorithms"
+    ):
+        torch_front.Lamb.like("bitsandbytes.LAMB")
+
+
+@pytest.mark.parametrize(
+    ("params", "way_out"),
+    [
+        (
+            torch.ones(1).expand(3),
+            r"Make torch\.nn\.Parameter\(p\.detach\(\)\.contiguous\(\)\) the parameter, and use it",
+        ),
+        (torch.ones(3, dtype=torch.int), "Leave it out: integers have no gradient"),
+    ],
+)
+def test_a_parameter_that_cannot_be_stepped_has_a_way_out(params, way_out):
+    with pytest.raises(ParameterError, match=way_out):
+        torch_front.Lamb([params])

@@ -93,8 +93,8 @@ def test_the_rates_are_those_of_optax():
         ("start", "a number ≤ peak=1, but is 2.0", lambda: Polynomial(1.0, 10, start=2.0)),
         ("end", "a number ≤ peak=1, but is 1.5", lambda: Cosine(1.0, 10, end=1.5)),
         ("power", "a finite number > 0", lambda: Polynomial(1.0, 10, power=0)),
-        ("parts", "at least one schedule of this module", lambda: Stages(Polynomial(1.0, 10), lambda step: 1.0)),
-        ("parts", "at least one schedule of this module", Stages),
+        ("parts", "schedules of layerwise, at least one", lambda: Stages(Polynomial(1.0, 10), lambda step: 1.0)),
+        ("parts", "schedules of layerwise, at least one", Stages),
         ("count", "a finite number > 0", lambda: samples(math.inf, batch=1)),
         ("batch", "an integer ≥ 1", lambda: epochs(1, dataset_size=10, batch=0)),
         ("dataset_size", "an integer ≥ 1", lambda: epochs(1, dataset_size=1e6, batch=10)),
@@ -105,3 +105,17 @@ def test_a_bad_argument_is_named(argument, words, make):
         make()
     assert f"`{argument}` must be {words}" in str(caught.value)
     assert isinstance(caught.value, ContradictionError) == ("≤ peak" in words or "< total" in words)
+
+
+def test_a_missing_or_misspelt_argument_is_named():
+    for call, words in (
+        (lambda: Cosine(0.1), r"Cosine is missing `total`\. Pass a number of steps"),
+        (lambda: Polynomial(), r"Polynomial is missing `peak`\."),
+        (lambda: Cosine(0.1, 100, warmpu=3), r"Cosine has no option 'warmpu'\. Did you mean `warmup`\?"),
+        (
+            lambda: Stages(0.1, 0.2),
+            r"`parts` must be schedules of layerwise, .* Pass each as Polynomial\(peak, total\)",
+        ),
+    ):
+        with pytest.raises(HyperparameterError, match=words):
+            call()

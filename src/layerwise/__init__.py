@@ -38,6 +38,7 @@ DOORS = {
     **dict.fromkeys(("get_num_threads", "set_num_threads"), "layerwise.engines.processor"),
     **dict.fromkeys(("Preset", "preset", "presets"), "layerwise.catalog.presets"),
 }
+TOOLS = ("Mixed", "NoiseScale", "heatmap", "monitor", "overlap", "param_groups", "scheduler", "step_in_backward")
 CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.mlx", "layerwise.paddle")
 
 
@@ -48,12 +49,13 @@ def _place(name: str) -> str:
     from layerwise.catalog.registry import ENTRIES
 
     functions = dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",))
-    fronts = {"param_groups": ("layerwise.torch",), **dict.fromkeys(ENTRIES, CLASSES), **functions}
+    fronts = {**dict.fromkeys(TOOLS, ("layerwise.torch",)), **dict.fromkeys(ENTRIES, CLASSES), **functions}
     found = name if name in fronts else next((one for one in fronts if one.lower() == name.lower()), None)
     if found is None:
         return ""
     first, *others = fronts[found]
     rest = "".join(f", or from {front}" for front in others)
+    rest += f", or from layerwise.jax import {found.lower()}" if found in ENTRIES else ""
     return f"Use the API of your framework: from {first} import {found}{rest}."
 
 

@@ -77,14 +77,19 @@ def shown(value: object) -> str:
     """
     said = repr(value)
     line = " ".join(said.split())
-    shape: Any = getattr(value, "shape", None)
-    dtype = getattr(value, "dtype", None)
-    is_array = dtype is not None and isinstance(shape, Sequence)
-    if len(line) <= LINE and ("\n" not in said or is_array):
+    shape = _shape_of(value)
+    if len(line) <= LINE and ("\n" not in said or shape is not None):
         return line
-    if is_array:
-        return f"an array of dtype {dtype} and shape {tuple(shape)}"
+    if shape is not None:
+        return f"an array of dtype {value.dtype} and shape {shape}"  # type: ignore[attr-defined]
     return kind(value) if "\n" in said else f"{line[:LINE]}… ({a(type(value).__name__)})"
+
+
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    try:
+        return tuple(value.shape) if value.dtype is not None and isinstance(value.shape, Sequence) else None
+    except Exception:  # an object may raise anything, as nested tensors do
+        return None
 
 
 def kind(value: object) -> str:

@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from fractions import Fraction
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.options.checks import Check, Checked, Contradiction, integer, number, option
+from layerwise.options.misspellings import check_keywords
 from layerwise.options.values import Scalar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Cosine", "Polynomial", "Schedule", "Stages", "epochs", "samples"]
 
@@ -63,6 +68,11 @@ class _Decay(Checked, Schedule):
     _: KW_ONLY
     start: float = option(0.0, RATE, "Pass the learning rate of the first step, such as 0.")
     end: float = option(0.0, RATE, "Pass the learning rate to end with, such as 0.")
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        known = [spec.name for spec in fields(cls)]
+        check_keywords(cls.__name__, [name for name in kwargs if name not in known], known)
+        return super().__new__(cls)
 
     def contradictions(self) -> Iterator[Contradiction]:
         way_out = "Shorten the warm-up; total includes it."
@@ -132,8 +142,8 @@ class Stages(Schedule):
 
     def __init__(self, *parts: Schedule) -> None:
         if not parts or not all(isinstance(part, Schedule) for part in parts):
-            way_out = "Pass Polynomial(…) or Cosine(…), whose lengths are known."
-            raise HyperparameterError(sentence("parts", "at least one schedule of this module", parts, way_out))
+            way_out = "Pass each as Polynomial(peak, total) or Cosine(peak, total), whose lengths are known."
+            raise HyperparameterError(sentence("parts", "schedules of layerwise, at least one", parts, way_out))
         object.__setattr__(self, "parts", parts)
 
     @property

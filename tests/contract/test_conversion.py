@@ -74,7 +74,7 @@ def test_rules_that_take_the_same_steps_take_over_each_other(one, other):
 @pytest.mark.parametrize(
     ("one", "other", "told"),
     [
-        (("Lamb", {}), ("AdamW", {}), r"was made by Lamb, but \w+ is stepped by AdamW\. Pass Lamb"),
+        (("Lamb", {}), ("AdamW", {}), r"is of Lamb, but \w+ is stepped by AdamW\. Pass a Lamb"),
         (
             ("Lars", {"adapt": False}),
             ("SGD", {"momentum": 0.9}),
@@ -129,3 +129,8 @@ def test_an_object_that_is_no_optimizer_is_refused():
         convert.read(run.opt)
     with pytest.raises(StateError, match="have no names"):
         convert.read(layerwise.torch.SGD([torch.nn.Parameter(torch.ones(2))]))
+    kept = convert.read(walk(run, range(1)).opt)
+    with pytest.raises(StateError, match=r"The order is convert\.write\(convert\.read\(optimizer\), target\)"):
+        convert.write(run.opt, kept)
+    with pytest.raises(HyperparameterError, match=r"an order of the 2 dimensions.*but is \(1, 2\)"):
+        convert.write(kept, run.opt, axes={"matrix": (1, 2)})

@@ -119,7 +119,7 @@ def test_a_message_names_the_first_place_that_differs_and_prints_no_arrays():
     tuples = {**params, "layer3": {**params["layer3"], "stack": (jnp.ones(3),) * 2}}
     for call, says in (
         (lambda: opt.update(jax.tree.leaves(params), states, params), "it is a list instead of a dict"),
-        (lambda: opt.update(params, params, states), "it is a dict instead of a LambState"),
+        (lambda: opt.update(params, params, states), "the third argument is a LambState, not parameters"),
         (lambda: opt.update(tuples, states, params), "`layer3/stack` is a tuple instead of a list"),
         (lambda: opt.update(integers, states, params), "layer3/kernel must be .* shape"),
         (lambda: opt.update({**params, "layer3": {}}, states, params), "`layer3/kernel` is missing"),
@@ -289,3 +289,21 @@ def test_one_of_two_bounds_may_be_traced():
 
     close(jax.jit(lambda high: stepped((-0.5, high)))(0.2), stepped((-0.5, 0.2)))
     close(jax.jit(lambda low: stepped((low, 0.2)))(-0.5), stepped((-0.5, 0.2)))
+
+
+def test_what_is_of_another_library_or_place_is_named():
+    torch = pytest.importorskip("torch")
+    opt, params = front.lamb(0.1), {"w": jnp.ones(2)}
+    state = opt.init(params)
+    with pytest.raises(ParameterError, match=r"the third argument is a LambState, not parameters\. Call update\(grad"):
+        opt.update(params, params, state)
+    with pytest.raises(ParameterError, match=r"w must be an array of JAX or NumPy, but is a Tensor of torch\."):
+        opt.init({"w": torch.ones(2)})
+    with pytest.raises(GradientError, match=r"the gradient of w must be an array of JAX or NumPy, but is a Tensor of"):
+        opt.update({"w": torch.ones(2)}, state, params)
+    with pytest.raises(
+        HyperparameterError, match=r"`mask` is called with the tree of all parameters, and failed: Attr"
+    ):
+        front.lamb(0.1, mask=lambda name: not name.endswith("bias")).init(params)
+    with pytest.raises(HyperparameterError, match=r"`learning_rate` is called with the step, which this function does"):
+        front.lamb(lambda: 0.1)

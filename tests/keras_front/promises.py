@@ -15,9 +15,16 @@ from cases import CASES
 from reference.paths import close, data
 from reference.tensors import norm
 
-import layerwise
 import layerwise.keras as front
-from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, UnknownOptionError
+import layerwise.schedules
+from layerwise.errors import (
+    ContradictionError,
+    EngineError,
+    GradientError,
+    HyperparameterError,
+    ParameterError,
+    UnknownOptionError,
+)
 from layerwise.keras import _backends
 
 ON_JAX = keras.config.backend() == "jax"
@@ -489,7 +496,7 @@ def test_state_is_divided_as_its_variable_is():
 
 # ---- refused
 
-A_RATE = "`learning_rate` must be a finite number ≥ 0, but is .* a schedule of Keras"
+A_RATE = "`learning_rate` must be a finite number ≥ 0, but is .* a schedule of keras"
 
 
 @pytest.mark.parametrize(
@@ -523,6 +530,31 @@ A_RATE = "`learning_rate` must be a finite number ≥ 0, but is .* a schedule of
 def test_an_invalid_option_is_named(name, options, error, says):
     with pytest.raises(error, match=f"(?s){says}"):
         getattr(front, name)(**options)
+
+
+@pytest.mark.parametrize("rate", [layerwise.schedules.Cosine(0.1, 100), lambda step: 0.1], ids=["ours", "of the step"])
+def test_a_rate_that_keras_cannot_call_is_refused_at_once(rate):
+    with pytest.raises(HyperparameterError, match=r"a schedule of keras\.optimizers\.schedules such as CosineDecay"):
+        front.Lamb(rate)
+
+
+def test_options_of_a_made_optimizer_are_fixed():
+    opt = front.Lamb(0.1)
+    for name, value in {"betas": (0.9, 1.5), "beta_1": 0.9}.items():
+        with pytest.raises(ContradictionError, match=rf"`{name}` of Lamb is fixed when it is made\. Make another"):
+            setattr(opt, name, value)
+    with pytest.warns(UserWarning, match=r"no attribute 'learning_rat', so nothing reads it"):
+        opt.learning_rat = 0.2
+    opt.learning_rate, opt.weight_decay, opt.own = 0.2, 0.1, 3
+
+
+def test_a_gradient_of_another_shape_is_named():
+    variable = keras.Variable(np.ones((2, 2)), name="kernel")
+    with pytest.raises(
+        GradientError, match=r"the gradient of kernel has the shape \(3,\), but its variable has \(2, 2\)"
+    ):
+        front.Lamb(0.1).apply([keras.ops.ones((3,))], [variable])
+    assert (numbers(variable) == 1).all()
 
 
 def test_an_integer_variable_is_named():

@@ -21,6 +21,7 @@ import layerwise.mlx as front  # noqa: E402
 from layerwise import preset, schedules  # noqa: E402
 from layerwise.errors import (  # noqa: E402
     ContradictionError,
+    GradientError,
     HyperparameterError,
     ParameterError,
     StateError,
@@ -425,3 +426,24 @@ def test_a_state_that_does_not_fit_is_named_and_changes_nothing(other):
     refused(StateError, "the state of matrix does not fit Lamb: it has", tree(1), p, opt)
     opt.state = {**opt.state, "matrix": {"exp_avg": mx.zeros((3, 4)), "exp_avg_sq": mx.zeros((4, 3))}}
     refused(StateError, r"the state of matrix .*\(3, 4\).*\(4, 3\)", tree(1), p, opt)
+
+
+def test_a_model_in_another_place_is_named():
+    model, opt = nn.Linear(2, 2), front.Lamb(0.1)
+    grads = {"weight": mx.ones((2, 2)), "bias": mx.ones(2)}
+    with pytest.raises(HyperparameterError, match=r"but is Linear.*The model goes to opt\.update"):
+        front.Lamb(model, 0.1)
+    with pytest.raises(ParameterError, match=r"`model` must be an mlx\.nn\.Module, .* Call update\(model, gradients\)"):
+        opt.update(grads, model)
+    with pytest.raises(GradientError, match=r"`gradients` must be a tree of arrays, but is None\."):
+        opt.update(model, None)
+    assert mx.all(grads["bias"] == 1).item()
+
+
+def test_options_of_a_made_optimizer_are_fixed():
+    opt = front.Lamb(0.1)
+    with pytest.raises(ContradictionError, match=r"`betas` of Lamb is fixed when it is made\. Make another"):
+        opt.betas = (0.9, 0.99)
+    with pytest.warns(UserWarning, match=r"no attribute 'learning_rat', so nothing reads it"):
+        opt.learning_rat = 0.2
+    opt.learning_rate = 0.2

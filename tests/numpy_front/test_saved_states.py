@@ -165,7 +165,7 @@ def buffer(make):
 
 
 SPOILT = {
-    "an unknown header": (change("beta", 1), "unknown keys ['beta']"),
+    "an unknown header": (change("beta", 1), "the state has 'beta', which a state of layerwise lacks"),
     "a stray name": (change("v/step", 3), "'v"),
     "a key that is no text": (lambda state: state.update({1: np.ones(1)}), "1"),
     **{f"no {key}": (drop(key), key) for key in ("optimizer", "format", "skipped", "w/step", "w/shape")},

@@ -19,7 +19,7 @@ from torch_front.front import BUSY, FRONTS, bits, busy, everything, fronts, in_s
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.schedules import Polynomial
-from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, scheduler
+from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, convert, scheduler
 
 pytestmark = pytest.mark.thinned(1, 2)
 
@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_groups_that_were_added_later(front):
     state = saved(opt.state_dict())
     b = twins(a)
     fresh = busy(front, [("matrix", b["matrix"])])
-    with pytest.raises(StateError, match="unknown: 'stack', 'vector'"):
+    with pytest.raises(StateError, match="has 'stack', 'vector', which this optimizer lacks"):
         fresh.load_state_dict(state)
     again = grown(fresh, b)
     fresh.load_state_dict(state)
@@ -413,15 +413,13 @@ def test_a_parameter_keeps_the_rule_that_it_was_saved_with():
     fresh = of_rules(again, "lamb", "sgd", order=turned)
     walk(fresh, again, [0])
     before = everything(fresh, again)
-    with pytest.raises(StateError, match="were stepped by SGD in the checkpoint, but are stepped by Lamb here"):
+    with pytest.raises(StateError, match="were saved by SGD, but are stepped by Lamb here"):
         fresh.load_state_dict(opt.state_dict())
-    with pytest.raises(
-        StateError, match=r"group 0 were stepped by AdamW in the checkpoint, but are stepped by Lamb here"
-    ):
+    with pytest.raises(StateError, match=r"group 0 were saved by AdamW, but are stepped by Lamb here"):
         fresh.load_state_dict(AdamW([(name, again[name]) for name in turned]).state_dict())
     assert everything(fresh, again) == before
     adamw = Mixed([{"params": list(again.items()), "rule": "adamw"}])
-    with pytest.raises(StateError, match="were stepped by AdamW in the checkpoint, but are stepped by Lamb here"):
+    with pytest.raises(StateError, match="were saved by AdamW, but are stepped by Lamb here"):
         Lamb(again.items()).load_state_dict(adamw.state_dict())
 
 
@@ -477,3 +475,28 @@ def test_a_group_that_had_parameters_is_another_group():
     with pytest.warns(UserWarning, match="the checkpoint has other groups"):
         whole.load_state_dict(opt.state_dict())
     assert [group["lr"] for group in whole.param_groups] == [0.25, 0.125]
+
+
+def test_what_is_no_checkpoint_of_this_optimizer_is_named():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    opt, other = Lamb(model.named_parameters()), torch.optim.AdamW(model.parameters())
+    lars, wide = Lars(model.parameters()), Lamb(torch.nn.Linear(8, 8).parameters())
+    for one in (*opt.parameters(), *wide.parameters()):
+        one.grad = torch.ones_like(one)
+    for one in (opt, other, wide):
+        one.step()
+    saved = opt.state_dict()
+    for target, wrong, words in (
+        (opt, model.state_dict(), r"has '0\.weight' and 1 more, not 'state'.* It looks like the model's"),
+        (opt, opt, r"a checkpoint must be a dict, but is a Lamb of layerwise\. Pass its state_dict\(\)\."),
+        (opt, other.state_dict(), r"It looks like torch\.AdamW's: load .*convert\(state_dict, 'torch\.AdamW'\)"),
+        (lars, convert(other.state_dict(), "torch.AdamW"),
+         r"has exp_avg and exp_avg_sq, but Lars keeps momentum_buffer .*Load it into .* Lamb.*, or start Lars without"),
+        (wide, {**saved, "param_groups": [{**saved["param_groups"][0], "params": [0, 1]}]},
+         r"must have the shape \(8, 8\), but has \(4, 4\)\. Load a checkpoint of the same model, saved with the same"),
+        (opt, {**saved, "state": {0: {**saved["state"][0], "step": -1}}}, r"but is -1\. Load what state_dict\("),
+    ):  # fmt: skip
+        before = bits(target.state_dict())
+        with pytest.raises(StateError, match=words):
+            target.load_state_dict(wrong)
+        assert bits(target.state_dict()) == before

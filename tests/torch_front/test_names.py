@@ -107,7 +107,11 @@ def test_a_wrapper_is_not_taken_for_a_module_of_that_name():
 
 @pytest.mark.parametrize(
     ("ours", "words"),
-    [("bcde", "missing: 'e'; unknown: 'a'"), ("abc", "unknown: 'd'"), ("abcde", "missing: 'e'")],
+    [
+        ("bcde", "lacks 'e', which this optimizer has, and has 'a', which this optimizer lacks"),
+        ("abc", "has 'd', which this optimizer lacks"),
+        ("abcde", "lacks 'e', which this optimizer has"),
+    ],
 )
 def test_different_names_raise_and_change_nothing(ours, words):
     opt = stepped(Lamb, parameters(1, SQUARES))

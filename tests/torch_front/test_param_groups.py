@@ -309,3 +309,16 @@ def test_lars_fits_a_regression_at_its_rates_with_groups_made_for_it(norm, lr):
     with pytest.warns(UserWarning, match=r"\.bias.* have no trust ratio\. .*lr is"):
         loss = loss_of()
     assert not loss < 1
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([3.5], r"`no_decay` has 3\.5, which is no selector\. Pass any of"),
+        ("bias", r"`no_decay` must be a list, but is 'bias'\. Pass no_decay=\['bias'\]\."),
+        (torch.nn.Linear, r"Pass no_decay=\[Linear\]\."),
+    ],
+)
+def test_what_is_no_list_of_selectors_is_named(given, words):
+    with pytest.raises(HyperparameterError, match=words):
+        param_groups(torch.nn.Linear(2, 2), no_decay=given)

@@ -293,8 +293,10 @@ def test_checkpoints_of_any_form_load_in_any_order(first, form, saved_as):
 
 
 WRONG = {
-    "unknown keys: 'more'": lambda full: {**full, "more": torch.ones(1)},
-    "missing keys: 'embed.weight'": lambda full: {key: x for key, x in full.items() if key != "embed.weight"},
+    "the state_dict has 'more', which the model lacks": lambda full: {**full, "more": torch.ones(1)},
+    "the state_dict lacks 'embed.weight', which the model has": lambda full: {
+        key: x for key, x in full.items() if key != "embed.weight"
+    },
     "other.bias.*shape": lambda full: {**full, "other.bias": torch.ones(12)},
     "other.bias.*list": lambda full: {**full, "other.bias": [1.0]},
     "other.bias.*int16": lambda full: {**full, "other.bias": torch.ones(13, dtype=torch.int16)},

@@ -54,8 +54,13 @@ class Ours:
 
     def write(self, kept: Mapping[str, Kept]) -> object:
         state = {}
-        for name, key, _, _ in self._members():
+        for name, key, p, _ in self._members():
             if name in kept:
+                if kept[name].shape != tuple(p.shape):
+                    raise StateError(
+                        f"the state of {name} is of a tensor of shape {kept[name].shape}, but the parameter has "
+                        f"{tuple(p.shape)}. Pass axes=… if dimensions are in another order."
+                    )
                 fields = {part: torch.from_numpy(x.copy()) for part, x in kept[name].fields.items()}
                 state[key] = {"step": torch.tensor(kept[name].step), **fields}
         self.optimizer.load_state_dict({**self.saved, "state": state})

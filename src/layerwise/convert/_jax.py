@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from layerwise.convert._kept import Axes, Fields, Names, turned, value_of
+from layerwise.convert._kept import Axes, Fields, Names, in_order, turned, value_of
 from layerwise.errors import StateError
 from layerwise.jax import Grouped
 from layerwise.jax._forms import begun, filled_in, held_of, in_numbers, own_of, parts_of
@@ -196,7 +196,8 @@ def _places(
     for leaf in leaves.names:
         name = value_of(names, leaf) or leaf.replace("/", ".")
         order = value_of(axes, leaf)
-        yield leaf, name, keys.get(name), None if order is None else tuple(order)
+        n = leaves.arrays[leaves.names.index(leaf)].ndim
+        yield leaf, name, keys.get(name), None if order is None else in_order(leaf, order, n)
 
 
 def _for_torch(parts: Mapping[str, Array], held: Array, axes: Sequence[int] | None) -> Fields:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerwise.errors import StateError
+from layerwise.errors import HyperparameterError, StateError, a, sentence
 from layerwise.options.by_name import check_matched, few
 from layerwise.rules.asks import Array
 
@@ -66,6 +66,15 @@ def value_of(given: Any, name: str) -> Any:
     return given(name) if callable(given) else (given or {}).get(name)
 
 
+def in_order(name: str, order: Sequence[int], n: int) -> tuple[int, ...]:
+    """Return an order of the dimensions of a tensor of this name; raise if it is none."""
+    if sorted(found := tuple(order)) != [*range(n)]:
+        way_out = "Pass (1, 0) for a matrix whose rows are columns there."
+        allowed = f"an order of the {n} dimensions, counted from 0"
+        raise HyperparameterError(sentence(f"axes[{name!r}]", allowed, found, way_out))
+    return found
+
+
 def turned(parts: Fields, axes: Sequence[int] | None) -> Fields:
     """Return the parts with their dimensions in another order. Rows become columns if the two change places."""
     if axes is None:
@@ -95,7 +104,7 @@ def placed(kept: Mapping[str, Kept], wanted: Mapping[str, Wanted] | None, names:
         if there in found:
             raise StateError(f"two of the tensors would be named {there} in the target. Pass other names=….")
         order = value_of(axes, name)
-        order = None if order is None else tuple(order)
+        order = None if order is None else in_order(name, order, len(one.shape))
         if order is not None:
             shape = tuple(one.shape[d] for d in order)
             one = one._replace(shape=shape, fields=turned(dict(one.fields), order))
@@ -116,7 +125,8 @@ def _check(name: str, one: Kept, there: str, wanted: Mapping[str, Wanted]) -> No
     rule, meaning = wanted[there]
     if rule != one.rule:
         raise StateError(
-            f"the state of {name} was made by {one.rule}, but {there} is stepped by {rule}. Pass {one.rule}."
+            f"the state of {name} is of {one.rule}, but {there} is stepped by {rule}. Pass {a(one.rule)}, or start "
+            f"{rule} without state."
         )
     for option, value in one.meaning.items():
         if option in meaning and meaning[option] != value:

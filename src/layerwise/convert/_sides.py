@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from layerwise.convert._kept import Axes, Kept, Names, Wanted, placed
-from layerwise.errors import ParameterError, StateError
+from layerwise.errors import ParameterError, StateError, kind, sentence
 
 OURS = ("torch", "numpy", "keras", "mlx", "paddle")
 THEIRS = ("keras", "mlx")
@@ -59,6 +59,9 @@ def write(
         axes: The order there of dimensions, by name here, as numpy.transpose takes it: (1, 0) for a matrix that
             Keras, Paddle and flax have as (in, out) and PyTorch and MLX as (out, in).
     """
+    if not isinstance(kept, Mapping) or not all(isinstance(one, Kept) for one in kept.values()):
+        order = "The order is convert.write(convert.read(optimizer), target)."
+        raise StateError(sentence("kept", "what read() returned", kept, order))
     side = _side(optimizer, None, params)
     return side.write(placed(kept, side.wanted(), names, axes))
 
@@ -76,7 +79,7 @@ def _side(optimizer: object, state: object, params: object) -> Side:
         if package in THEIRS:
             return _made(package, "Theirs", optimizer, params)
     raise StateError(
-        f"a {type(optimizer).__name__} of {type(optimizer).__module__} cannot be read or written. Pass an optimizer "
+        f"{kind(optimizer)} cannot be read or written. Pass an optimizer "
         "of layerwise, Keras or MLX. For other PyTorch optimizers, use layerwise.torch.convert; for optax, "
         "from_optax."
     )

@@ -14,11 +14,20 @@
 # computed twice (_recompute.py). _trees.py and _mesh.py know parameters and their shards; _storage.py, _forms.py and
 # _state.py have states, and _of_optax.py those of optax.
 
+from typing import TYPE_CHECKING
+
 from layerwise.jax import optimizers
 from layerwise.jax._presets import like, preset
 from layerwise.jax._storage import Grouped, MasterState
 from layerwise.jax._transform import stats
 from layerwise.jax.optimizers import *  # noqa: F403  # its `__all__` are the optimizers and their states
+from layerwise.options.misspellings import lacking
 
 __all__ = ["Grouped", "MasterState", "like", "preset", "stats"]
 __all__ += optimizers.__all__
+
+
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
+
+    def __getattr__(name):
+        raise lacking(__name__, name, __all__)

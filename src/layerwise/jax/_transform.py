@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from layerwise.catalog.hidden import is_vector, warn_of_others
-from layerwise.errors import ParameterError, StateError, sentence
+from layerwise.errors import ParameterError, StateError, a, sentence
 from layerwise.jax import _mesh, _trees
 from layerwise.jax._drive import Axes, Cut, driven
 from layerwise.jax._dtypes import arithmetic, mixing, real
@@ -79,6 +79,8 @@ class Transformation:
 
     def update(self, updates: Tree, state: Tree, params: Tree = None, **extra_args: object) -> tuple[Tree, Tree]:
         del extra_args  # meant for other transformations of a chain
+        if isinstance(params, (self.state, MasterState)):
+            raise ParameterError(f"the third argument is {a(type(params).__name__)}, not parameters. {_trees.CALL}")
         params = self._stand_ins(updates) if params is None else params
         leaves = _trees.parameters(params)
         with mixing(leaves.arrays):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, shown
+from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, kind, shown
 from layerwise.jax._storage import Grouped
 from layerwise.jax._types import Array, Tree
 from layerwise.options.checks import FLAG
@@ -58,7 +58,7 @@ class Leaves(NamedTuple):
 def parameters(params: Tree) -> Leaves:
     """Return the parameters, each a floating-point or complex array with a name for messages."""
     paths, given = jax.tree_util.tree_flatten_with_path(params)
-    found = [(name_of(path), _array(leaf)) for path, leaf in paths]
+    found = [(name := name_of(path), _array(name, leaf)) for path, leaf in paths]
     still = [leaf if _is_integer(leaf) else None for _, leaf in found]
     arrays = [_parameter(name, leaf) if x is None else None for (name, leaf), x in zip(found, still, strict=True)]
     tree = jax.tree.structure(jax.tree.unflatten(given, arrays))
@@ -66,8 +66,12 @@ def parameters(params: Tree) -> Leaves:
     return Leaves(names, [p for p in arrays if p is not None], tree, given, still)
 
 
-def _array(leaf: Array) -> Array:
+def _array(name: str, leaf: Array, error: type[Exception] = ParameterError) -> Array:
     """Return a leaf as a JAX array if it is a number or a NumPy array, whose float64 JAX may narrow."""
+    try:
+        _is_integer(leaf)
+    except TypeError:  # its dtype is of another library
+        raise error(f"{name} must be an array of JAX or NumPy, but is {kind(leaf)}. Convert it.") from None
     of_numbers = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc"
     return jnp.asarray(leaf) if of_numbers or isinstance(leaf, (bool, int, float, complex)) else leaf
 
@@ -96,7 +100,10 @@ def gradients(leaves: Leaves, updates: Tree) -> list[Array]:
     except ValueError:
         what = _difference(jax.tree.unflatten(leaves.given, range(leaves.given.num_leaves)), updates)
         raise GradientError(f"the gradients must be a tree like the parameters, but {what}. {CALL}") from None
-    return [_gradient(name, p, _array(g)) for name, p, g in zip(leaves.names, leaves.arrays, found, strict=True)]
+    return [
+        _gradient(name, p, _array(f"the gradient of {name}", g, GradientError))
+        for name, p, g in zip(leaves.names, leaves.arrays, found, strict=True)
+    ]
 
 
 def _gradient(name: str, p: Array, g: Array) -> Array:
@@ -130,7 +137,7 @@ def of_state(leaves: Leaves, part: str, tree: Tree) -> list[Array]:
             raise StateError(
                 f"{part} must be a tree like the parameters, but {what}. Create the state with init."
             ) from None
-    return [_array(one) for one in found]
+    return [_array(part, one, StateError) for one in found]
 
 
 def measured(leaves: Leaves, trees: dict[str, Tree]) -> list[dict[str, Array]]:
@@ -142,7 +149,7 @@ def measured(leaves: Leaves, trees: dict[str, Tree]) -> list[dict[str, Array]]:
 def by_leaf(argument: str, given: Tree, params: Tree, leaves: Leaves, check: Check) -> list[Array]:
     """Return the value for each leaf from a tree, a prefix of the parameters' tree, or a callable that returns one."""
     with jax.ensure_compile_time_eval():  # a value computed from shapes is known, if jax.numpy computed it
-        tree = given(params) if _is_function(given) else given
+        tree = _called(argument, given, params) if _is_function(given) else given
 
     def spread(one: Tree, under: Tree) -> Tree:
         value = check(argument, one) if jax.tree.leaves(under) else None
@@ -157,6 +164,16 @@ def by_leaf(argument: str, given: Tree, params: Tree, leaves: Leaves, check: Che
         allowed = "a tree like the parameters, a prefix of such a tree, or a callable of them"
         what = _difference(params, tree, is_end=_is_end)
         raise HyperparameterError(f"`{argument}` must be {allowed}, but {what}.") from None
+
+
+def _called(argument: str, function: Any, params: Tree) -> Tree:
+    try:
+        return function(params)
+    except Exception as problem:
+        raise HyperparameterError(
+            f"`{argument}` is called with the tree of all parameters, and failed: {type(problem).__name__}: {problem}. "
+            "For a function of names, pass lambda params: jax.tree_util.tree_map_with_path(…, params)."
+        ) from problem
 
 
 def _is_function(given: object) -> bool:

@@ -19,20 +19,24 @@ from layerwise.core.library import EPSILON, computing
 from layerwise.drivers import Run, local
 from layerwise.drivers.requests import AT_ONCE
 from layerwise.engines.rule import STACKED
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
+from layerwise.errors import ContradictionError, GradientError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.keras._backends import Functions, namespace
 from layerwise.keras._rest import OF_PRESETS, Rest
 from layerwise.layout.blocks import Blocks
 from layerwise.layout.pieces import Piece, Shape, lay_out
 from layerwise.options import names as names_in_apis
 from layerwise.options.arguments import KERAS
-from layerwise.options.checks import NONE, number, of_python
+from layerwise.options.checks import NONE, is_called_with, number, of_python
 from layerwise.options.fields import OFF
+from layerwise.options.misspellings import check_settable
 from layerwise.options.settings import Hyper, options_in_order
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Array, Now
 
-LR_WAY_OUT = "Pass a number such as 1e-3, a schedule of Keras, or a function without arguments."
+LR_WAY_OUT = (
+    "Pass a number such as 1e-3, a schedule of keras.optimizers.schedules such as CosineDecay, or a function without "
+    "arguments."
+)
 RATE = number(0)
 CLIP_WAY_OUT = "Pass a number > 0, or None for no clipping."
 # Checks of rates, and of Keras's arguments that have no option.
@@ -88,6 +92,15 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         self._is_looked_at = False
         self._xp: Functions | None = None  # during a step
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_rest" in vars(self):  # it is made
+            fixed = {
+                *self._options(),
+                *(one for names in names_in_apis.KERAS.of(self._hyper).values() for one in names),
+            }
+            check_settable(self, name, fixed - {"weight_decay"}, {*fixed, "learning_rate"})
+        super().__setattr__(name, value)
+
     @property
     def weight_decay(self) -> float | None:
         """Weight decay λ. If you set it, it takes effect from the next step that is traced."""
@@ -117,7 +130,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     @classmethod
     def _rate(cls, value: object) -> object:
         """Return the learning rate: a number, or what Keras calls for one; None if the rule has its own."""
-        if callable(value) and not isinstance(value, type):
+        if isinstance(value, keras.optimizers.schedules.LearningRateSchedule) or is_called_with(value):
             return value
         check = RATE if cls._hyper.__dataclass_fields__["lr"].default is not None else RATE | NONE
         return check("learning_rate", value, LR_WAY_OUT)
@@ -210,6 +223,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         self, grads: Sequence[Array], trainable_variables: Sequence[keras.Variable], learning_rate: Array
     ) -> None:
         """Step all variables, which share the numbers of the step; small ones, and matrices, with those like them."""
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            _check_gradient(gradient, variable)
         self._xp = xp = namespace()
         members = list(zip(grads, trainable_variables, strict=True))
         together, apart = ([], members) if xp.alone() else self._alike(xp, members)
@@ -324,6 +339,14 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             if excluded.get("places"):
                 warn("the config excludes variables from weight decay by their indices. Exclude them by var_names.")
         return made
+
+
+def _check_gradient(gradient: Array, variable: keras.Variable) -> None:
+    shapes = [tuple(getattr(x, "shape", None) or ()) for x in (gradient, variable)]
+    if None not in shapes[0] and shapes[0] != shapes[1]:  # a traced dimension may be unknown
+        raise GradientError(
+            f"the gradient of {variable.path} has the shape {shapes[0]}, but its variable has {shapes[1]}."
+        )
 
 
 def _is_zero(variable: keras.Variable) -> bool:

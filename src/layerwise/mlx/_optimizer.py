@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from math import inf
 from types import ModuleType
 from typing import Any
@@ -16,14 +17,23 @@ from layerwise.catalog.presets import Like, preset
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.drivers import Run, local
 from layerwise.drivers.scaled import Namespace, Scaled
-from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence
+from layerwise.errors import (
+    ContradictionError,
+    GradientError,
+    HyperparameterError,
+    ParameterError,
+    StateError,
+    sentence,
+)
 from layerwise.layout.pieces import Piece, lay_out
 from layerwise.options.checks import number
+from layerwise.options.misspellings import check_settable
 from layerwise.options.settings import Hyper, options_in_order
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Array, Coefficients, Now, Scalar
 from layerwise.rules.scalars import Compute, H
 
+nn: Any = import_module("mlx.nn")  # has no types
 LR, DECAY = "learning_rate", "weight_decay"
 CALLED = {"lr": LR}
 OF_ALL = ("step", LR, DECAY)  # in the state, next to those of parameters
@@ -50,6 +60,9 @@ class Optimizer(theirs.Optimizer, Like):
         # No docstring, because the classes would inherit it; `given` has every argument by name.
         super().__init__()  # type: ignore[no-untyped-call]  # MLX leaves out that it returns None
         options = {name: given[CALLED.get(name, name)] for name in options_in_order(self._hyper)}
+        if isinstance(options["lr"], dict):  # as modules of MLX are, which are callable besides
+            way_out = "The model goes to opt.update(model, gradients)."
+            raise HyperparameterError(sentence(LR, "a number or a function of the step", options["lr"], way_out))
         self._hyper.check("lr", options["lr"], LR, CALLED)
         made: Any = self._hyper
         h = made(**options)
@@ -80,6 +93,27 @@ class Optimizer(theirs.Optimizer, Like):
         if not isinstance(value, mx.array):  # may be traced
             value = number(0)(LR, value, "Pass a number such as 1e-3.")
         self.state[LR] = mx.array(value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "_seen" in vars(self):  # it is made
+            known = {CALLED.get(option, option) for option in options_in_order(self._hyper)}
+            check_settable(self, name, known - {LR}, known)
+        super().__setattr__(name, value)
+
+    def update(self, model: object, gradients: Tree) -> None:
+        """Step the parameters of a model that have gradients.
+
+        Args:
+            model: The model.
+            gradients: A tree of gradients.
+        """
+        if not isinstance(model, nn.Module):
+            way_out = "Call update(model, gradients)."
+            raise ParameterError(sentence("model", "an mlx.nn.Module", model, way_out))
+        if isinstance(gradients, nn.Module) or not isinstance(gradients, (dict, list, tuple)):
+            way_out = "Pass what mlx.nn.value_and_grad(model, loss) gives."
+            raise GradientError(sentence("gradients", "a tree of arrays", gradients, way_out))
+        model.update(self.apply_gradients(gradients, model))
 
     def init(self, parameters: Tree) -> None:
         """Create the state of parameters that have none.

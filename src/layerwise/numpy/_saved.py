@@ -11,7 +11,7 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import NamedState, Part, Slot
 from layerwise.errors import HyperparameterError, ParameterError, StateError
 from layerwise.numpy._arrays import Array, Arrays, named_dtype
-from layerwise.options.by_name import Name
+from layerwise.options.by_name import Name, lacks_and_has
 from layerwise.options.checks import Check, Refused, number, one_of
 from layerwise.storage.options import COUNT, SEED
 
@@ -63,9 +63,7 @@ def load(
             f"the value passed is not a state, but has one under {within[0]!r}. Pass state[{within[0]!r}]."
         )
     if unknown or missing:
-        raise StateError(
-            f"the state has the unknown keys {sorted(unknown)}, and the keys {sorted(missing)} are missing. {WAY_OUT}"
-        )
+        raise StateError(f"{lacks_and_has('the state', missing, unknown, 'a state of layerwise')}. {WAY_OUT}")
     if str(header["optimizer"]) != optimizer:
         raise StateError(f"the state is of {header['optimizer']}, not of {optimizer}. Load it into the same optimizer.")
     if held("format", header, COUNT) != FORMAT:

@@ -82,6 +82,14 @@ def few(names: Iterable[object]) -> str:
     return ", ".join([*first[:5], "…"] if len(first) > 5 else first) or "none"
 
 
+def lacks_and_has(one: str, lacking: Collection[str], besides: Collection[str], other: str) -> str:
+    """Return which names only one of two has, in words."""
+    rows = ((lacking, "lacks", "has"), (besides, "has", "lacks"))
+    return f"{one} " + ", and ".join(
+        f"{here} {few(sorted(names))}, which {other} {there}" for names, here, there in rows if names
+    )
+
+
 def is_by_name(given: object) -> bool:
     return isinstance(given, Mapping) or callable(given)
 

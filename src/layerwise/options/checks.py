@@ -44,13 +44,20 @@ class Check:
             way_out = f"Pass float({value!r})." if self._takes_as_number(value) else way_out
             raise HyperparameterError(sentence(argument, self.allowed, value, way_out)) from None
 
+    def takes(self, value: Any) -> bool:
+        """Return True for an allowed value."""
+        try:
+            self.convert(value)
+        except Refused:
+            return False
+        return True
+
     def _takes_as_number(self, text: Any) -> bool:
         """Return True for the text of an allowed number."""
         try:
-            self.convert(float(text) if isinstance(text, str) else None)
-        except (Refused, ValueError):
+            return isinstance(text, str) and self.takes(float(text))
+        except ValueError:
             return False
-        return isinstance(text, str)
 
     def __or__(self, other: Check) -> Check:
         def either(value: object) -> Any:
@@ -76,8 +83,10 @@ class Checked:
     def __post_init__(self) -> None:
         own: Any = self
         for spec in fields(own):
-            check, way_out = spec.metadata["check"], spec.metadata["way_out"]
-            object.__setattr__(self, spec.name, check(spec.name, getattr(self, spec.name), way_out))
+            check, way_out, value = spec.metadata["check"], spec.metadata["way_out"], getattr(self, spec.name)
+            if value is spec.default is None and not check.takes(None):
+                raise HyperparameterError(f"{type(self).__name__} is missing `{spec.name}`. {way_out}")
+            object.__setattr__(self, spec.name, check(spec.name, value, way_out))
         for wrong, name, allowed, way_out in self.contradictions():
             if wrong:
                 raise ContradictionError(sentence(name, allowed, getattr(self, name), way_out))
@@ -239,7 +248,7 @@ def schedule() -> Check:
     def convert(value: object) -> Any:
         if not callable(value) or isinstance(value, type):
             raise Refused
-        if not _takes_a_step(value):
+        if not is_called_with(value, 0):
             raise Refused(
                 "`{0}` is called with the step, which this function does not take: {0}=lambda step: 0.1 does."
             )
@@ -248,14 +257,16 @@ def schedule() -> Check:
     return Check("a function of the step", convert)
 
 
-def _takes_a_step(function: Callable[..., object]) -> bool:
-    """Return True if the function can be called with a step, as far as its signature shows."""
+def is_called_with(function: Any, *args: object) -> bool:
+    """Return True for a function, no class, that can be called with these, as far as its signature shows."""
+    if not callable(function) or isinstance(function, type):
+        return False
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some callables have no signature
         return True
     try:
-        signature.bind(0)
+        signature.bind(*args)
     except TypeError:
         return False
     return True

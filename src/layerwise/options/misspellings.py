@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.errors import ArgumentError, UnknownOptionError, shown
+from layerwise.errors import ArgumentError, ContradictionError, UnknownOptionError, shown, warn
 from layerwise.options.arguments import OF_APIS, REQUIRED, Argument
 from layerwise.options.checks import alternatives
 from layerwise.options.names import OF_PAIR, same
@@ -101,6 +101,21 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
     """Raise an error for unknown keywords."""
     for name in unknown:
         raise UnknownOptionError(f"{of} has no option {name!r}. {advice(name, known)}")
+
+
+def check_settable(optimizer: object, name: str, fixed: Collection[str], known: Collection[str]) -> None:
+    """Raise if an attribute is set that is a fixed option of an optimizer; warn if its name is nearly a known one."""
+    made = type(optimizer).__name__
+    if name in fixed:
+        raise ContradictionError(f"`{name}` of {made} is fixed when it is made. Make another: {made}(…, {name}=…).")
+    if not name.startswith("_") and not hasattr(optimizer, name) and (hint := guess(name, known, 0.8)):
+        warn(f"{made} has no attribute {name!r}, so nothing reads it. {hint}")
+
+
+def lacking(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error for a name that a module lacks, with a similar one."""
+    hint = did_you_mean(nearest(name, known, 1))
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint and f'. {hint}'}", name=name)
 
 
 def advice(name: str, known: Collection[str]) -> str:

@@ -11,7 +11,7 @@ from paddle.nn.clip import GradientClipBase
 from paddle.optimizer.lr import LRScheduler
 from paddle.regularizer import L2Decay, WeightDecayRegularizer
 
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, a, sentence
 from layerwise.options import checks
 from layerwise.options.arguments import OF_PADDLE_GROUP
 from layerwise.options.misspellings import check_keywords
@@ -68,10 +68,13 @@ def in_numbers(given: Mapping[str, Any]) -> Settings:
 
 
 def _as_dicts(parameters: object) -> list[Settings]:
+    if parameters is None:
+        raise ParameterError("`parameters` is missing. Pass parameters=model.parameters().")
     if isinstance(parameters, (*TENSORS, Mapping, str)) or not isinstance(parameters, Iterable):
+        one = "a single parameter" if isinstance(parameters, TENSORS) else a(type(parameters).__name__)
         raise ParameterError(
-            "`parameters` must be a list of parameters, or of dicts with 'params', but is a "
-            f"{type(parameters).__name__}. Pass parameters=model.parameters()."
+            f"`parameters` must be a list of parameters, or of dicts with 'params', but is {one}. Pass "
+            "parameters=model.parameters()."
         )
     found = list(parameters)
     of_dicts = [isinstance(one, Mapping) for one in found]

@@ -18,7 +18,7 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.errors import StateError, warn
 from layerwise.options.by_name import few
-from layerwise.options.checks import Refused
+from layerwise.options.checks import Refused, alternatives
 from layerwise.options.settings import Hyper
 from layerwise.paddle._arrays import Tensor, Variable, computing, dtype_name, shape_of, unreadable
 from layerwise.paddle._spelling import as_rate
@@ -150,10 +150,9 @@ def by_parameter(
         if own in others:
             raise StateError(f"the state is of {others[own]}, not of {names.optimizer}. Load it into the same class.")
         of_p = found.setdefault(p, {})
-        if own in of_p:
+        if own in of_p and own in keys:
             raise StateError(f"the state has {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
-        if own in keys:  # paddle.Model adds others when it loads
-            of_p[own] = value
+        of_p[own] = value  # paddle.Model adds others when it loads
     return found
 
 
@@ -178,11 +177,21 @@ def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, object]) ->
                     f"the state has {key!r} {there}, which these options do not use. Use the options it was saved with."
                 )
         elif key not in found:
-            raise StateError(f"the state has no {key!r} {there}. Pass the state of an optimizer with these options.")
+            raise StateError(f"the state has no {key!r} {there}. {_where_it_fits(names, found)}")
         else:
             dtype = plan.h.state_dtypes().get(field) or computing(p)
             arrays[field] = taken(f"{key!r} {there}", found[key], p, shape, dtype)
     return Slot(arrays, _count(names, plan.h, p, found))
+
+
+def _where_it_fits(names: Names, found: Mapping[str, object]) -> str:
+    """Return the way out for a state that lacks a part: other optimizers that keep what it has, if there are any."""
+    each = {name: {*map(names.called, entry.rule.State._fields)} for name, entry in ENTRIES.items()}
+    has = found.keys() & set[str]().union(*each.values())
+    if not has or has <= each[names.optimizer]:
+        return "Pass the state of an optimizer with these options."
+    fit = alternatives([name for name, fields in each.items() if has <= fields])
+    return f"It has {alternatives(sorted(map(repr, has)), 'and')}: load it into {fit}."
 
 
 def taken(what: str, value: object, p: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:

@@ -10,10 +10,10 @@
 ['bias', 'weight']
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from layerwise.options.misspellings import lacking
 from layerwise.torch import flat, optimizers
 from layerwise.torch.checkpoints.foreign._convert import convert, convert_back
 from layerwise.torch.flat import Segments, Stretch
@@ -65,4 +65,4 @@ if not TYPE_CHECKING:  # a type checker would assume that every name exists
     def __getattr__(name):
         if name in OPTIONAL:
             return getattr(import_module(OPTIONAL[name]), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        raise lacking(__name__, name, __all__)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerwise.catalog.presets import Like
 from layerwise.core.slot import own_entries
-from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.layout.blocks import as_blocks
 from layerwise.options import arguments, checks
 from layerwise.options.by_name import ByName, check_matched
@@ -239,6 +239,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         loss = None
         if closure is not None:
+            _check_closure(closure)
             agreement = self._stepper.of(self).agreement
             with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
                 loss = closure()
@@ -399,3 +400,9 @@ class Optimizer(torch.optim.Optimizer, Like):
 def _stepper_for(setup: Setup) -> type[Stepper]:
     """Return what takes the steps of an optimizer."""
     return OffloadedStepper if setup.offload else Stepper
+
+
+def _check_closure(closure: object) -> None:
+    if not callable(closure):
+        way_out = "Call loss.backward() first, and then step()."
+        raise HyperparameterError(sentence("closure", "a function that returns the loss", closure, way_out))

@@ -5,18 +5,22 @@ used.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Set
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from layerwise.catalog.registry import ENTRIES
 from layerwise.core.plan import with_names
-from layerwise.core.slot import own_entries
+from layerwise.core.slot import names_of, own_entries
 from layerwise.engines import compiled
-from layerwise.errors import StateError, warn
+from layerwise.errors import StateError, shown, warn
+from layerwise.options.checks import alternatives
+from layerwise.rules.states import is_of_layer, is_statistic
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin, _rates
 from layerwise.torch.checkpoints._rates import CONVERTED, Continued
@@ -24,7 +28,7 @@ from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import cuts_of, is_dtensor
 from layerwise.torch.step._checks import resolved
-from layerwise.torch.step._plan import WAY_OUT, Plan
+from layerwise.torch.step._plan import AS_SAVED, WAY_OUT, Plan
 from layerwise.torch.step._state import as_step, check_shapes, check_there, check_values, parts_of
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
@@ -141,7 +145,7 @@ def checked(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State
     """
     name = plan.name
     if not isinstance(state, Mapping):
-        raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
+        raise StateError(f"the state of {name} must be a dict, but is {shown(state)}. {AS_SAVED}")
     own = own_entries(state)
     others = state.items() if len(own) < len(state) else ()
     theirs = {key: _beside(plan, key, x) for key, x in others if key not in own}
@@ -173,14 +177,35 @@ def _check_loaded(plan: Plan, state: State) -> None:
     needed = {key for key, part in parts.items() if part.needed}
     unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
     if unknown or missing:
+        has = [key for key in state if key != "step"] if "step" in state else [*state, "no 'step'"]
+        keeps = alternatives([*needed], "and") if needed else "none"
         raise StateError(
-            f"the state of {plan.name} does not fit these options: unknown keys {sorted(map(str, unknown))}, missing "
-            f"keys {sorted(missing)}. {WAY_OUT}"
+            f"the state of {plan.name} has {alternatives([*map(str, has)], 'and') if has else 'nothing'}, but "
+            f"{plan.h.optimizer} keeps {keeps} with these options. {_where_it_fits(plan, needed, unknown, has)}"
         )
     for key in state.keys() - {"step"}:
         check_values(plan, parts[key], key, state[key])
         check_there(plan.name, key, state[key])
     check_shapes(plan, parts, state)
+
+
+def _where_it_fits(plan: Plan, needed: Collection[str], unknown: Set[str], has: Collection[str]) -> str:
+    """Return the optimizers to which a state belongs, or advice about options if it may be this one's."""
+    if unknown <= names_of(plan.rule.State._fields):
+        return WAY_OUT
+    if {*needed} <= {*has}:
+        return f"Leave out {alternatives(sorted(map(str, unknown)), 'and')}."
+    others = [name for name, entry in ENTRIES.items() if {*has} == _always_kept(entry.rule)]
+    into = f"Load it into {alternatives(others)}" if others else "Convert it first"
+    return f"{into}, or start {plan.h.optimizer} without state."
+
+
+def _always_kept(rule: ModuleType) -> set[str]:
+    """Return the fields that are as large as the tensor whatever the options are."""
+    fields: tuple[str, ...] = rule.State._fields
+    few = {field for field in fields if is_of_layer(rule, field) or is_statistic(rule, field)}
+    usual: Mapping[str, object] = rule.State._field_defaults
+    return {*fields} - few - usual.keys()
 
 
 def _beside(plan: Plan, key: str, x: Any) -> Any:

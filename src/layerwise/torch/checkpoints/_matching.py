@@ -11,6 +11,8 @@ from torch import Tensor
 
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
+from layerwise.errors import shown as described
+from layerwise.options.by_name import lacks_and_has
 from layerwise.options.settings import in_words
 from layerwise.torch.groups._members import FORMS, Group
 
@@ -25,12 +27,19 @@ MOVED = ("lr", "weight_decay", "betas", "momentum")
 def check_form(loaded: object) -> None:
     """Raise unless this has the form of a state_dict()."""
     if not isinstance(loaded, Mapping):
-        raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() returned.")
+        way_out = "Pass its state_dict()." if hasattr(loaded, "state_dict") else "Pass what state_dict() returned."
+        raise StateError(f"a checkpoint must be a dict, but is {described(loaded)}. {way_out}")
     parts = {key for key, one in loaded.items() if isinstance(one, Mapping) and {"state", "param_groups"} <= one.keys()}
     if parts and "param_groups" not in loaded:
         key = min(map(repr, parts))
         raise StateError(
             f"the value passed is not a state_dict, but has the optimizer's under {key}. Pass checkpoint[{key}]."
+        )
+    if loaded and not loaded.keys() & {"state", "param_groups"}:
+        model = " It looks like the model's." * any(isinstance(x, Tensor) for x in loaded.values())
+        raise StateError(
+            f"this is not an optimizer's checkpoint: it has {shown([*map(str, loaded)], 1)}, not 'state' and "
+            f"'param_groups'.{model} Pass what optimizer.state_dict() returned."
         )
     for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(loaded.get(key), kind):
@@ -165,10 +174,10 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
             f"the checkpoint has the names {shown(theirs)}, but this optimizer has {shown(ours)}. Names that appear "
             "twice must be in the same order. Pass the parameters in the order in which they were saved."
         )
+    found = lacks_and_has("the checkpoint", lacking, besides, "this optimizer")
     return (
-        f"the checkpoint's parameters do not match this optimizer: missing: {shown(sorted(lacking))}; "
-        f"unknown: {shown(sorted(besides))}. Create the optimizer with the parameters that were saved, or rename "
-        "them in the checkpoint's 'param_names'."
+        f"{found}. Create the optimizer with the parameters that were saved, or rename them in the checkpoint's "
+        "'param_names'."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from layerwise.catalog.registry import ALL_OPTIONS, BY_LOWER, ENTRIES
 from layerwise.errors import StateError
@@ -16,6 +17,7 @@ OURS = {"master_weights", "max_grad_norm_per_tensor"}  # our groups have one of 
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # Keys that a group of a converted or hand-made checkpoint may have.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
+CODECS: dict[str, Any] = {}  # those of foreign/, which enters them here: its modules import this one
 NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # options that ours may have in common with others
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
@@ -35,9 +37,17 @@ def check(saved: Group) -> None:
             keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
                 f"the checkpoint was not written by layerwise: its groups have {keys} and lack layerwise's options. "
-                "If another optimizer saved it, load layerwise.torch.convert(state_dict, source). If your program "
-                "added keys, remove them from the group."
+                f"{_to_convert(group)} If your program added keys, remove them from the group."
             )
+
+
+def _to_convert(group: Group) -> str:
+    """Return the way out for a group of another optimizer, whose name is guessed by its keys."""
+    fit = [name for name, codec in CODECS.items() if codec.has <= group.keys() and not codec.doubt(group)]
+    if not fit:
+        return "If another optimizer saved it, load layerwise.torch.convert(state_dict, source)."
+    best = max(fit, key=lambda name: len(CODECS[name].has))
+    return f"It looks like {best}'s: load layerwise.torch.convert(state_dict, {best!r})."
 
 
 def check_group(number: int, rule: str, saved: Sequence[Group]) -> None:
@@ -45,8 +55,8 @@ def check_group(number: int, rule: str, saved: Sequence[Group]) -> None:
     for group in {id(group): group for group in saved}.values():
         if OURS & group.keys() and (name := written_by(group)) not in (None, rule):
             raise StateError(
-                f"the parameters of group {number} were stepped by {name} in the checkpoint, but are stepped by "
-                f"{rule} here. Load them into {name}, or into a group of Mixed with that rule."
+                f"the parameters of group {number} were saved by {name}, but are stepped by {rule} here. Load "
+                f"them into {name}, or into a group of Mixed with that rule."
             )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from layerwise.errors import ArgumentError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.options.checks import is_used_up
+from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.groups._members import Group
 
 NAMED = "Pass model.named_parameters()."
@@ -60,7 +61,8 @@ def check_group(group: Group) -> None:
     """Raise unless a group has something to take its parameters from."""
     if "params" not in group:
         keys = ", ".join(map(repr, group)) or "nothing"
-        raise ParameterError(f"a parameter group must have 'params', but has {keys}. Add a list of parameters.")
+        hint = did_you_mean(one for key in group for one in nearest(key, ["params"])) or "Add a list of parameters."
+        raise ParameterError(f"a parameter group must have 'params', but has {keys}. {hint}")
     check_params(group["params"])
 
 

@@ -29,6 +29,7 @@ from layerwise.torch.groups._settings import (
     CheckedSettings,
     GroupRates,
     check_rates_captured,
+    of_group,
     rates_on,
 )
 
@@ -151,12 +152,22 @@ class GroupOptions:
         """
         if before is not None and before.settings.unchanged(groups):
             return GroupRates(before.settings, groups, self._check_now, before)
-        for group in groups:
+        for number, group in enumerate(groups):
+            with of_group(number if len(groups) > 1 else None):
+                self._check_complete(group)
             with suppress(HyperparameterError):  # the check explains more
                 group.update(self.in_plain_form(group))
         return GroupRates(
             CheckedSettings(groups, self._checked, self.counted, numbers), groups, self._check_now, before
         )
+
+    def _check_complete(self, group: GroupDict) -> None:
+        kind = self.rules.of(group)
+        if lacking := [name for name in kind.known if name not in group]:
+            raise HyperparameterError(
+                f"the group has no {lacking[0]!r}, which {kind.hyper.optimizer} needs. Set it, or copy all options "
+                "from a group that was created with this rule."
+            )
 
     def _checked(self, group: GroupDict) -> CheckedGroup:
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas create a pair at each step
@@ -301,15 +312,7 @@ def _same(value: object, default: object) -> bool:
 
 def _static(kind: RuleOptions, group: Group) -> GroupDict:
     """Return the options of a group except its rates."""
-    try:
-        return {name: group[name] for name in kind.options if name not in RATES}
-    except KeyError as missing:
-        if RULE not in group:
-            raise
-        raise HyperparameterError(
-            f"a group with the rule {kind.hyper.optimizer} has no option {missing}. A group that changes its rule "
-            "needs all options of the new rule: copy them from a group that was created with it."
-        ) from None
+    return {name: group[name] for name in kind.options if name not in RATES}
 
 
 def proportional_rates(groups: Sequence[Group], lr: float | Tensor) -> list[Scalar]:

@@ -32,10 +32,8 @@ from layerwise.torch.sharding._local_parts import on_host, parts_of_cut
 from layerwise.torch.step._checks import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
-WAY_OUT = (
-    "Create the optimizer with the options it was saved with. To read state of other optimizers, use "
-    "layerwise.torch.convert."
-)
+WAY_OUT = "Create the optimizer with the options it was saved with."
+AS_SAVED = "Load what state_dict() returned, or start again after clear_state()."
 WAY_OUT_OF_FLAT = "Load whole tensors, and state of other ranks, with layerwise.torch.flat.load_full_state_dict."
 
 
@@ -70,7 +68,9 @@ class Plan(plan.Plan):
     @property
     def way_out(self) -> str:
         """The way out if a checkpoint does not fit."""
-        return WAY_OUT if self.flat is None else WAY_OUT_OF_FLAT
+        if self.flat is not None:
+            return WAY_OUT_OF_FLAT
+        return "Load a checkpoint of the same model, saved with the same options."
 
     def described(self) -> Hashable:
         """Return the data that must be the same on all ranks."""

@@ -21,7 +21,7 @@ from layerwise.torch.arrays._library import LIBRARY, LOW, named_state
 from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._checks import has_address, lying, unreadable
-from layerwise.torch.step._plan import WAY_OUT, Plan
+from layerwise.torch.step._plan import AS_SAVED, Plan
 
 ANY = Part((), (*FLOATING, *DTYPES))  # of an earlier rule, or of earlier options
 REMADE = (
@@ -44,14 +44,14 @@ def as_step(name: str, value: Any) -> Tensor:
     except (TypeError, ValueError, OverflowError):
         count = -1
     if not 0 <= count <= MOST_STEPS:
-        raise StateError(f"'step' of {name} must be an integer from 0 to 2^53, but is {value!r}. {WAY_OUT}")
+        raise StateError(f"'step' of {name} must be an integer from 0 to 2^53, but is {value!r}. {AS_SAVED}")
     return torch.tensor(count, device=value.device if isinstance(value, Tensor) else "cpu")
 
 
 def _check_one(name: str, step: Tensor) -> None:
     _check_readable(name, "step", step)
     if step.numel() != 1:
-        raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(step.shape)}. {WAY_OUT}")
+        raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(step.shape)}. {AS_SAVED}")
 
 
 def _check_readable(name: str, key: str, value: Tensor) -> None:
@@ -59,7 +59,7 @@ def _check_readable(name: str, key: str, value: Tensor) -> None:
     odd: object = value.dtype if value.is_complex() or value.is_quantized else None
     odd = "nested" if value.is_nested else value.layout if value.layout is not torch.strided else odd
     if odd is not None:
-        raise StateError(f"{key!r} of {name} must be a dense tensor of real numbers, but is {odd}. {WAY_OUT}")
+        raise StateError(f"{key!r} of {name} must be a dense tensor of real numbers, but is {odd}. {AS_SAVED}")
 
 
 def check_there(name: str, key: str, value: Tensor) -> None:
@@ -133,7 +133,7 @@ def check_kept(plan: Plan, p: Tensor, state: State) -> None:
             )
     for key, part in parts.items():
         if part.of in state and key not in state:
-            raise StateError(f"{part.of!r} of {plan.name} is in 8 bits, but {key!r} is missing. {WAY_OUT}")
+            raise StateError(f"{part.of!r} of {plan.name} is in 8 bits, but {key!r} is missing. {AS_SAVED}")
     check_shapes(plan, parts, state)
 
 
@@ -145,7 +145,7 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
         _check_one(plan.name, x)
         return ""
     if x.device != p.device:
-        return f"must be on {p.device} as its parameter is, but is on {x.device}. {WAY_OUT}"
+        return f"must be on {p.device} as its parameter is, but is on {x.device}. {AS_SAVED}"
     if is_dtensor(x) != (plan.cut is not None):
         kind = "a plain tensor" if plan.cut is None else "a DTensor"
         return f"must be {kind} as its parameter is. {REMADE}"
@@ -175,7 +175,7 @@ def check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
         _check_readable(plan.name, key, value)
     if LIBRARY.dtype(value) not in part.dtypes:
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise StateError(f"{key!r} of {plan.name} must be {_allowed(plan, part)}, but is {kind}. {WAY_OUT}")
+        raise StateError(f"{key!r} of {plan.name} must be {_allowed(plan, part)}, but is {kind}. {AS_SAVED}")
 
 
 def _allowed(plan: Plan, part: Part) -> str:

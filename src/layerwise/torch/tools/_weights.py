@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
+from layerwise.options.by_name import lacks_and_has
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import FLOATING, LOW, named_state
-from layerwise.torch.checkpoints._matching import shown
 from layerwise.torch.groups._members import Group, GroupDict, State
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
@@ -115,9 +115,9 @@ def _set(own: Member, value: Tensor) -> None:
 def _check_keys(ours: Group, given: Mapping[str, object]) -> None:
     missing, unknown = sorted(ours.keys() - given.keys()), sorted(map(str, given.keys() - ours.keys()))
     if missing or unknown:
-        lists = f"missing keys: {shown(missing)}; unknown keys: {shown(unknown)}"
+        found = lacks_and_has("the state_dict", missing, unknown, "the model")
         raise StateError(
-            f"the state_dict does not fit the model: {lists}. {WAY_OUT} Prefixes such as 'module.' and '_orig_mod.' "
+            f"{found}. {WAY_OUT} Prefixes such as 'module.' and '_orig_mod.' "
             "come from wrappers: load into the model that was saved."
         )
 

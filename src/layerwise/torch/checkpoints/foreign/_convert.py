@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from layerwise.core.slot import own_entries
-from layerwise.errors import StateError, sentence, shown, warn
+from layerwise.errors import StateError, kind, sentence, shown, warn
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin
@@ -50,6 +50,7 @@ def convert(state_dict: StateDict, source: str, *, lr_in_momentum: bool | None =
         raise StateError(
             f"lr_in_momentum applies to a momentum of gradients, which {source} does not have. Leave it out."
         )
+    _check_mapping(state_dict, "convert(state_dict, source)")
     with _refused(f"this is not a checkpoint of {source}: {{}}. Pass all of its state_dict()."):
         _check_groups(source, state_dict)
         for doubt in dict.fromkeys(codec.doubts(state_dict)):
@@ -70,10 +71,10 @@ def convert_back(state_dict: StateDict, optimizer: object, target: str) -> State
         target: Its name. The error for an unknown one lists all names.
     """
     codec = _codec(target, "to")
+    _check_mapping(state_dict, "convert_back(state_dict, optimizer, target)")
     if not _is_named(optimizer, target):
         raise StateError(
-            f"`optimizer` must be {target}, but is a {type(optimizer).__name__} of {type(optimizer).__module__}. "
-            "Pass the optimizer that continues the run."
+            f"`optimizer` must be {target}, but is {kind(optimizer)}. Pass the optimizer that continues the run."
         )
     way_out = "Pass the state_dict() of the matching layerwise optimizer."
     with _refused(f"{target} cannot continue from this state: {{}}. {way_out}"):
@@ -83,11 +84,18 @@ def convert_back(state_dict: StateDict, optimizer: object, target: str) -> State
     return made
 
 
+def _check_mapping(state_dict: object, call: str) -> None:
+    if not isinstance(state_dict, Mapping):
+        way_out = "Pass its state_dict()." if hasattr(state_dict, "state_dict") else "Pass a state_dict()."
+        raise StateError(sentence("state_dict", "a dict", state_dict, f"{way_out} The order is {call}."))
+
+
 def _codec(name: object, way: str) -> Codec:
     if isinstance(name, str) and name in CODECS:
         return CODECS[name]
     hint = did_you_mean(nearest(name, CODECS))
-    raise StateError(f"cannot convert {way} {shown(name)}. {hint or 'Pass one of ' + ', '.join(sorted(CODECS)) + '.'}")
+    names = ", ".join(sorted(CODECS))
+    raise StateError(f"cannot convert {way} {shown(name)}.{hint and f' {hint}'} Pass one of {names}.")
 
 
 def _is_named(optimizer: object, name: str) -> bool:

@@ -27,8 +27,8 @@ class Adam(Codec):
     def read(self, theirs: State, group: Group) -> State:
         if "max_exp_avg_sq" in theirs:
             raise StateError(
-                "the checkpoint was made with amsgrad, whose maximum no layerwise optimizer keeps, and cannot be "
-                "converted."
+                "the checkpoint was made with amsgrad, whose maximum no layerwise optimizer keeps. Continue with its "
+                "own optimizer, or start without state."
             )
         return super().read(theirs, group)
 
