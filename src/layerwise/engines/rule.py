@@ -20,6 +20,16 @@ from layerwise.storage.stored import Stored, formats_of, has_format, in_format, 
 
 STACKED = 1 << 15  # the largest stack: work of this size is not worth sharing among threads
 MATRICES = 1 << 17  # the same for matrices, which take much more work than elements
+SMALL = 1 << 12  # the largest tensor that an API without engines stacks with others
+
+
+def in_stacks(kinds: Sequence[Hashable], sizes: Sequence[int]) -> list[list[int]]:
+    """Return the places of tensors that step as one: small ones of one kind. None is a kind of its own."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
+        groups.setdefault(i if kind is None or size > SMALL else (kind,), []).append(i)
+    most = {key: max(1, STACKED // max(1, sizes[places[0]])) for key, places in groups.items()}
+    return [places[n : n + most[key]] for key, places in groups.items() for n in range(0, len(places), most[key])]
 
 
 class RuleEngine(Engine):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import ModuleType
@@ -17,7 +17,7 @@ from layerwise.catalog.presets import Like, preset
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.core.library import EPSILON, computing
 from layerwise.drivers import Run, local
-from layerwise.engines.rule import STACKED
+from layerwise.engines.rule import in_stacks
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.keras._backends import Functions, namespace
 from layerwise.keras._rest import OF_PRESETS, Rest
@@ -51,7 +51,6 @@ WITHOUT_EFFECT = {
     }
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
-SMALL = 1 << 12  # elements of a variable that is stacked with others
 Member = tuple[Any, Any]  # a gradient and its variable
 SAVED_BY = "optimizer"  # the key of the optimizer's name in a saved state
 
@@ -215,15 +214,14 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     def _alike(self, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
         """Return gradients and variables: those that are stepped as one, and the others."""
-        groups: dict[Any, list[Member]] = {}
-        for place, (gradient, variable) in enumerate(members):
-            i = self._get_variable_index(variable)
-            kind = self._is_rest[i], variable.dtype, tuple(variable.shape), self._use_weight_decay(variable)
-            small = prod(variable.shape) <= SMALL and not self._pieces[i].h.of_matrices
-            groups.setdefault(kind if small else place, []).append((gradient, variable))
-        most = {kind: max(1, STACKED // max(1, prod(group[0][1].shape))) for kind, group in groups.items()}
-        stacks = [group[n : n + most[kind]] for kind, group in groups.items() for n in range(0, len(group), most[kind])]
+        sizes = [prod(variable.shape) for _, variable in members]
+        stacks = [[members[i] for i in some] for some in in_stacks([self._kind(v) for _, v in members], sizes)]
         return [one for one in stacks if len(one) > 1], [one for stack in stacks if len(stack) == 1 for one in stack]
+
+    def _kind(self, variable: Any) -> Hashable:
+        i = self._get_variable_index(variable)
+        kind = self._is_rest[i], variable.dtype, tuple(variable.shape), self._use_weight_decay(variable)
+        return None if self._pieces[i].h.of_matrices else kind
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Step one variable."""
