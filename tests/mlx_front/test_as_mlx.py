@@ -19,6 +19,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
 
 import layerwise.mlx as front  # noqa: E402
 from layerwise import preset, schedules  # noqa: E402
+from layerwise.drivers import local  # noqa: E402
 from layerwise.errors import (  # noqa: E402
     ContradictionError,
     GradientError,
@@ -209,6 +210,38 @@ def test_tensors_of_other_dtypes_and_shapes_step_as_they_do_alone(name):
     for key, x in p.items():
         alone = getattr(front, name)(0.05, weight_decay=0.1).apply_gradients({key: g[key]}, {key: x})
         assert bits(alone[key]) == bits(together[key]), key
+
+
+@pytest.mark.every
+@each
+def test_small_tensors_that_are_alike_step_as_alone(case):
+    alike = {f"{name}{i}": shape for name, shape in SHAPES.items() for i in range(3)}
+    p, grads = tree(0, shapes=alike), [tree(n, shapes=alike) for n in (1, 2)]
+
+    options = {key: value for key, value in case.busy.items() if key not in ("lr", "max_grad_norm")}
+
+    def stepped(names):
+        opt, params = getattr(front, case.name)(0.05, **options), {name: p[name] for name in names}
+        for g in grads:
+            params = opt.apply_gradients({name: g[name] for name in names}, params)
+        return {name: {"p": params[name], **opt.state[name]} for name in names}
+
+    together = stepped(alike)
+    for name in alike:
+        close(stepped([name])[name], together[name], 2e-6, options)
+
+
+@pytest.mark.parametrize(("name", "compiled"), [("AdamW", 4), ("Lamb", 2)])
+def test_small_tensors_that_are_alike_are_one_where_that_is_faster(name, compiled, monkeypatch):
+    runs = []
+    monkeypatch.setattr(_optimizer, "local", lambda xp, of: runs.append(len(of)) or local(xp, of))
+    p = {str(i): mx.ones(5) for i in range(3)} | {"large": mx.ones(5000)}
+    plain, opt = (getattr(front, name)(0.05) for _ in range(2))
+    opt.init(p)
+    step = mx.compile(opt.apply_gradients, inputs=opt.state, outputs=opt.state)
+    found, wanted = step(p, p), plain.apply_gradients(p, p)
+    assert runs == [compiled, 2]
+    close({key: numpy_of(x) for key, x in found.items()}, {key: numpy_of(x) for key, x in wanted.items()}, 1e-6)
 
 
 def test_momentum_may_be_stored_in_bfloat16():

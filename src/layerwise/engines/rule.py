@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, starmap
 from math import prod
 from typing import NamedTuple
 
 from layerwise.drivers import Others, Run, beside, in_rounds, local
+from layerwise.drivers.requests import AT_ONCE
 from layerwise.engines import Engine, Job, PartOf, Stats
 from layerwise.engines.addresses import Watched
 from layerwise.engines.arrays import Arrays, Lists
@@ -20,6 +21,22 @@ from layerwise.storage.stored import Stored, formats_of, has_format, in_format, 
 
 STACKED = 1 << 15  # the largest stack: work of this size is not worth sharing among threads
 MATRICES = 1 << 17  # the same for matrices, which take much more work than elements
+SMALL = 1 << 12  # the largest tensor that an API without engines stacks with others
+
+
+def in_stacks(kinds: Sequence[Hashable], sizes: Sequence[int], matrices: Collection[Hashable] = ()) -> list[list[int]]:
+    """Return the places of tensors that step as one: small ones of one kind, and those of kinds that are multiplied, of
+    any size. None is a kind of its own.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for i, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
+        alone = kind is None or (size > SMALL and kind not in matrices)
+        groups.setdefault(i if alone else (kind, size), []).append(i)
+    found = []
+    for places in groups.values():
+        most = (AT_ONCE if kinds[places[0]] in matrices else STACKED) // max(1, sizes[places[0]])
+        found += [places[n : n + max(1, most)] for n in range(0, len(places), max(1, most))]
+    return found
 
 
 class RuleEngine(Engine):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import ModuleType
@@ -17,8 +17,7 @@ from layerwise.catalog.presets import Like, preset
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.core.library import EPSILON, computing
 from layerwise.drivers import Run, local
-from layerwise.drivers.requests import AT_ONCE
-from layerwise.engines.rule import STACKED
+from layerwise.engines.rule import in_stacks
 from layerwise.errors import ContradictionError, GradientError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.keras._backends import Functions, namespace
 from layerwise.keras._rest import OF_PRESETS, Rest
@@ -56,7 +55,6 @@ WITHOUT_EFFECT = {
     }
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
-SMALL = 1 << 12  # elements of a variable that is stacked with others
 Member = tuple[Array, keras.Variable]  # a gradient and its variable
 SAVED_BY = "optimizer"  # the key of the optimizer's name in a saved state
 
@@ -237,16 +235,19 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     def _alike(self, xp: Functions, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
         """Return gradients and variables: those that step together, and the others."""
-        groups: dict[tuple[int, object], list[Member]] = {}
-        for place, (gradient, variable) in enumerate(members):
-            i = self._get_variable_index(variable)
-            size, of_matrices = prod(variable.shape), self._pieces[i].h.of_matrices
-            total = AT_ONCE if of_matrices else STACKED if xp.stacks and size <= SMALL else 0
-            kind = self._is_rest[i], variable.dtype, tuple(variable.shape), self._use_weight_decay(variable)
-            most = max(1, total // max(1, size))
-            groups.setdefault((most, kind if most > 1 else place), []).append((gradient, variable))
-        some = [group[n : n + most] for (most, _), group in groups.items() for n in range(0, len(group), most)]
+        kinds = [self._kind(v) for _, v in members]
+        matrices = {kind for kind, (_, v) in zip(kinds, members, strict=True) if self._of_matrices(v)}
+        stacks = kinds if xp.stacks else [kind if kind in matrices else None for kind in kinds]
+        places = in_stacks(stacks, [prod(v.shape) for _, v in members], matrices)
+        some = [[members[i] for i in each] for each in places]
         return [one for one in some if len(one) > 1], [one for alone in some if len(alone) == 1 for one in alone]
+
+    def _kind(self, variable: keras.Variable) -> Hashable:
+        i = self._get_variable_index(variable)
+        return self._is_rest[i], variable.dtype, tuple(variable.shape), self._use_weight_decay(variable)
+
+    def _of_matrices(self, variable: keras.Variable) -> bool:
+        return bool(self._pieces[self._get_variable_index(variable)].h.of_matrices)
 
     def update_step(self, gradient: Array, variable: keras.Variable, learning_rate: object) -> None:
         """Step one variable."""
@@ -255,8 +256,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     def _step(self, members: Sequence[Member], learning_rate: object) -> None:
         """Step variables that are alike: matrices side by side; others stacked, as one of so many blocks."""
         xp = self._xp or namespace()
-        side_by_side = self._pieces[self._get_variable_index(members[0][1])].h.of_matrices
-        stacks = [[one] for one in members] if side_by_side else [members]
+        stacks = [[one] for one in members] if self._of_matrices(members[0][1]) else [members]
         begun = [self._begun(xp, stack, learning_rate) for stack in stacks]
         for (_, p, places), (stepped,) in zip(begun, local(xp, [run for run, _, _ in begun]), strict=True):
             for targets, new in zip(places, (moved(xp, p, stepped.moves), *stepped.state), strict=True):

@@ -16,7 +16,9 @@ from layerwise.catalog.hidden import is_vector, warn_of_others
 from layerwise.catalog.presets import Like, preset
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.drivers import Run, local
+from layerwise.drivers.requests import next_requests
 from layerwise.drivers.scaled import Namespace, Scaled
+from layerwise.engines.rule import in_stacks
 from layerwise.errors import (
     ContradictionError,
     GradientError,
@@ -25,12 +27,13 @@ from layerwise.errors import (
     StateError,
     sentence,
 )
+from layerwise.layout.blocks import Blocks
 from layerwise.layout.pieces import Piece, lay_out
 from layerwise.options.checks import number
 from layerwise.options.misspellings import check_settable
 from layerwise.options.settings import Hyper, options_in_order
 from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Array, Coefficients, Now, Scalar
+from layerwise.rules.asks import Array, Asking, Coefficients, Now, Scalar, Stepped
 from layerwise.rules.scalars import Compute, H
 
 nn: Any = import_module("mlx.nn")  # has no types
@@ -44,7 +47,7 @@ LARGE = 1 << 12  # the number of elements from which summing in parts, which MLX
 Tree = Any  # of arrays, as mlx.utils takes it
 State = dict[str, mx.array]  # of a parameter, by field
 SCHEDULE = "A schedule must return such a number for every step."
-
+Leaf = tuple[mx.array, mx.array, dict[str, Any]]  # a gradient, its parameter and its state
 
 AT_ZERO = {"weight_norm": 0.0}  # the measurements of such a tensor's first step
 EXEMPT = "Step them with an optimizer without it, by mlx.optimizers.MultiOptimizer."
@@ -72,7 +75,7 @@ class Optimizer(theirs.Optimizer, Like):
         for name, rate in rates.items():
             self._maybe_schedule(name, _OfArrays(name, rate) if callable(rate) else rate)
         self._h = h.settled(lr=0.0)  # one for all rates
-        self._pieces: dict[tuple[tuple[int, ...], float], Piece] = {}
+        self._pieces: dict[tuple[tuple[int, ...], float, int], Piece] = {}
         self._seen: set[str] = set()
 
     @classmethod
@@ -146,12 +149,14 @@ class Optimizer(theirs.Optimizer, Like):
         """Create the state of one parameter."""
         state.update({field: mx.zeros(shape, dtype) for field, (shape, dtype) in self._fields(parameter).items()})
 
-    def _piece(self, parameter: mx.array) -> Piece:
-        key = tuple(parameter.shape), float(mx.finfo(parameter.dtype).eps)
+    def _piece(self, parameter: mx.array, n: int = 1) -> Piece:
+        """Return the piece that a parameter is, or that so many like it are if they are stacked."""
+        key = tuple(parameter.shape), float(mx.finfo(parameter.dtype).eps), n
         if key not in self._pieces:
-            shape, eps = key
+            shape, eps, _ = key
             h = self._h if parameter.dtype == mx.float64 else self._h.on(None if _on_processor() else "float16")
-            [self._pieces[key]] = lay_out("", self._rule, h, shape, None, eps).pieces
+            whole, blocks = (shape, None) if n == 1 else ((n, *shape), Blocks("each"))
+            [self._pieces[key]] = lay_out("", self._rule, h, whole, blocks, eps).pieces
         return self._pieces[key]
 
     def _fields(self, parameter: mx.array) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:
@@ -188,25 +193,45 @@ class Optimizer(theirs.Optimizer, Like):
         """Return one parameter after a step by itself, and write its state."""
         return next(self._stepped([(gradient, parameter, state)]))
 
-    def _stepped(self, leaves: Sequence[tuple[mx.array, mx.array, State]]) -> Iterator[mx.array]:
-        """Step tensors, given as gradients, parameters and states; write the states and yield the new parameters."""
+    def _stepped(self, leaves: Sequence[Leaf]) -> Iterator[mx.array]:
+        """Step tensors, write their states, and return the new parameters. Small ones that are alike step as one."""
         xp = Functions(len({COMPUTED_IN[p.dtype] for _, p, _ in leaves}) > 1)
-        ends = local(xp, [self._run(xp, *leaf) for leaf in leaves])
-        for (_, p, state), (stepped,) in zip(leaves, ends, strict=True):
-            new = zip(self._rule.State._fields, stepped.state, strict=True)
-            state.update({field: x.astype(state[field].dtype) for field, x in new if x is not None})
-            moves = tuple((still(a), x) for a, x in stepped.moves)
-            yield moved(xp, p.astype(COMPUTED_IN[p.dtype]), moves).astype(p.dtype)
+        kinds = {(p.shape, p.dtype): p for _, p, _ in leaves if not self._h.of_matrices}
+        if _is_traced(self.step):  # and probably compiled: arithmetic without sums is one loop anyway
+            kinds = {kind: p for kind, p in kinds.items() if self._sums(p)}
+        kind_of = [kind if (kind := (p.shape, p.dtype)) in kinds else None for _, p, _ in leaves]
+        stacks = in_stacks(kind_of, [p.size for _, p, _ in leaves])
+        tasks = [[leaves[i] for i in places] for places in stacks]
+        ends = local(xp, [self._run(xp, some) for some in tasks])
+        made: dict[int, mx.array] = {}
+        for places, some, [(stepped, kept)] in zip(stacks, tasks, ends, strict=True):
+            for field, x in zip(self._rule.State._fields, kept, strict=True):
+                for (_, _, state), own in zip(some, () if x is None else _apart(x, len(some)), strict=x is not None):
+                    state[field] = own.astype(state[field].dtype)
+            made |= zip(places, _apart(stepped.astype(some[0][1].dtype), len(some)), strict=True)
+        return iter([made[i] for i in range(len(leaves))])
 
-    def _run(self, xp: Functions, gradient: mx.array, parameter: mx.array, state: State) -> Run:
-        piece, dtype = self._piece(parameter), COMPUTED_IN[parameter.dtype]
+    def _sums(self, p: mx.array) -> bool:
+        """Return True if the rule requests sums of such a parameter."""
+        piece = self._piece(p)
+        state = self._rule.State(*(None if shape is None else mx.zeros(shape) for shape in piece.fields))
+        try:
+            next_requests(self._rule.step(Functions(), p, p, state, piece.h, Now(1, 0.0, 0.0, beta2=0.5)), None)
+        except StopIteration:
+            return False
+        return True
+
+    def _run(self, xp: Functions, leaves: Sequence[Leaf]) -> Run:
+        _, first, state = leaves[0]
+        piece, dtype = self._piece(first, len(leaves)), COMPUTED_IN[first.dtype]
         h = piece.h
-        p, g = (x.astype(dtype) for x in (parameter, gradient))
-        fields = map(state.get, self._rule.State._fields)
-        kept = self._rule.State(*(None if x is None else x.astype(dtype) for x in fields))
+        fields = [[leaf[2][field] for leaf in leaves] if field in state else None for field in self._rule.State._fields]
+        kept = self._rule.State(*(None if each is None else _together(each, dtype) for each in fields))
+        p, g = (_together(each, dtype) for each in ([p for _, p, _ in leaves], [g for g, _, _ in leaves]))
         now = xp.once(("now", id(h), dtype), lambda: self._now(h, dtype))
-        rules, alike = (self._rule.step(xp, p, g, kept, h, now),), h if h.of_matrices else None
-        return Run(rules, piece.shape, together=h.asks_of_model, alike=alike)
+        step = _moving(self._rule.step(xp, p, g, kept, h, now), xp, p)
+        alike = h if h.of_matrices else None
+        return Run((step,), piece.shape, piece.block_dims, together=h.asks_of_model, alike=alike)
 
     def _now(self, h: Hyper, dtype: mx.Dtype) -> Now:
         t, lr = (x.astype(dtype) for x in (self.step, self.learning_rate))
@@ -221,6 +246,21 @@ class Optimizer(theirs.Optimizer, Like):
                 f"the state of {path} does not fit {type(self).__name__}: it has {found}, but should have {wanted}. "
                 "Load a state that was saved by this optimizer with these options."
             )
+
+
+def _moving(rule: Asking[Stepped], xp: Functions, p: mx.array) -> Asking[tuple[mx.array, Any]]:
+    """Take a rule to its end, and return the new parameter and state."""
+    stepped = yield from rule
+    return moved(xp, p, tuple((still(a), x) for a, x in stepped.moves)), stepped.state
+
+
+def _together(each: Sequence[mx.array], dtype: Any) -> mx.array:
+    cast = [x.astype(dtype) for x in each]
+    return cast[0] if len(cast) == 1 else mx.stack(cast)
+
+
+def _apart(x: mx.array, n: int) -> Sequence[mx.array]:
+    return [x] if n == 1 else [mx.squeeze(one, 0) for one in mx.split(x, n)]
 
 
 class _OfArrays:
@@ -238,10 +278,15 @@ class _OfArrays:
 
 def _zeros(parameters: Sequence[tuple[str, mx.array]]) -> list[str]:
     """Return the parameters that are zero; none if they are traced, because they have no values then."""
+    return [path for path, p in parameters if p.size and not _is_traced(p) and not mx.any(p).item()]
+
+
+def _is_traced(x: mx.array) -> bool:
     try:
-        return [path for path, p in parameters if p.size and not mx.any(p).item()]
+        mx.eval(x)
     except (ValueError, RuntimeError):
-        return []
+        return True
+    return False
 
 
 def _check_parameter(path: str, parameter: object) -> None:

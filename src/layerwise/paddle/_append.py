@@ -14,7 +14,7 @@ import paddle
 from layerwise.core.plan import Plan
 from layerwise.drivers import Run, local
 from layerwise.engines.measurements import with_both
-from layerwise.engines.rule import STACKED
+from layerwise.engines.rule import in_stacks
 from layerwise.errors import HyperparameterError, LayerwiseError
 from layerwise.layout.pieces import Layout, Piece
 from layerwise.options.settings import Hyper
@@ -23,8 +23,6 @@ from layerwise.paddle._variables import NAMESPACE, Array, Constants, Numbers, ba
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Functions, Now, Scalar, Stepped
 from layerwise.storage.weights import MASTER
-
-SMALL = 1 << 12  # the largest number of elements of a tensor that is stacked with others
 
 
 class Due(NamedTuple):
@@ -60,7 +58,7 @@ class Job(NamedTuple):
     def kind(self) -> Hashable:
         """Pieces of one kind can be stacked; None steps alone."""
         h = self.piece.h
-        if prod(self.piece.shape) > SMALL or h.of_matrices or h.follows_step:
+        if h.of_matrices or h.follows_step:
             return None
         return self.due.plan.rule, h, self.piece.shape, self.piece.block_dims, self.dtype, hash(self.due.lr)
 
@@ -82,7 +80,9 @@ def stepped(
     dues: Sequence[Due], known: Mapping[str, Kept], skip: Variable | None
 ) -> Iterator[tuple[Due, list[Stepped]]]:
     """Append a step of these parameters, which is skipped if `skip` is true; yield the results of the pieces."""
-    groups = _alike([Job(due, known[due.p.name], piece) for due in dues for piece in due.plan.layout.pieces])
+    pieces = [Job(due, known[due.p.name], piece) for due in dues for piece in due.plan.layout.pieces]
+    stacks = in_stacks([job.kind for job in pieces], [prod(job.piece.shape) for job in pieces])
+    groups = [[pieces[i] for i in places] for places in stacks]
     jobs = [job for group in groups for job in group]
     counts = paddle.concat([job.kept.step for job in jobs]) + 1
     apart, numbers = paddle.split(counts, len(jobs)), Numbers(counts)
@@ -101,18 +101,6 @@ def stepped(
         ordered = [next(one for job, one, _ in own if job.piece is piece) for piece in due.plan.layout.pieces]
         _write(due, known[due.p.name], ordered, own[0][2], skip)
         yield due, [one.stepped for one in ordered]
-
-
-def _alike(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Return the pieces in stacks."""
-    groups: dict[Hashable, list[Job]] = {}
-    for i, job in enumerate(jobs):
-        groups.setdefault(i if (kind := job.kind) is None else kind, []).append(job)
-    found = []
-    for group in groups.values():
-        most = max(1, STACKED // max(1, prod(group[0].piece.shape)))
-        found += [group[start : start + most] for start in range(0, len(group), most)]
-    return found
 
 
 class _Task:
