@@ -3,8 +3,8 @@
 Their names are registered with `keras.saving`, so that a saved model loads once this package is imported.
 """
 
-# _optimizer.py is the base of all classes, _backends.py the functions of each backend, and _rest.py AdamW for what
-# rules for hidden matrices leave.
+# _optimizer.py is the base of all classes, _backends.py the functions of each backend, and _rest.py AdamW
+# for what rules for hidden matrices leave.
 
 from typing import TYPE_CHECKING
 

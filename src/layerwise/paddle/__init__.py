@@ -11,9 +11,9 @@
 True
 """
 
-# _optimizer.py is the base of all classes; _groups.py and _spelling.py read what it is given. Its steps are core's,
-# on the tensors of _arrays.py, or in the static graph operations (_static.py, _append.py) on variables
-# (_variables.py). _checkpoints.py saves and loads, with the names of _state.py.
+# _optimizer.py is the base of all classes; _groups.py and _spelling.py read what it is given. Its steps
+# are core's, on the tensors of _arrays.py, or in the static graph operations (_static.py, _append.py) on
+# variables (_variables.py). _checkpoints.py saves and loads, with the names of _state.py.
 
 from typing import TYPE_CHECKING
 
