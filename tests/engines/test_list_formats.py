@@ -37,12 +37,14 @@ STEPS = {
 }
 
 
-def stored(k, x, form, part):
+def stored(k, x, form, layout):
     """An array in a format that holds nothing yet."""
     dtype, beside, drawn = FORMS[form]
     shape, row_dims = tuple(x.shape), int(x.ndim > 1)
     index = index_of(shape)
-    if part and x.ndim > 1:
+    if layout == "behind" and x.ndim:
+        index = index_of((2 * shape[0], *shape[1:]))[shape[0] : 2 * shape[0]]
+    if layout == "part" and x.ndim > 1:
         index = index_of((*shape[:-1], shape[-1] + 7))[(slice(None),) * (x.ndim - 1) + (slice(3, 3 + shape[-1]),)]
     key = key_of(3, f"p{k}", "state", lower=k % 2 == 0) if drawn else None
     if beside == "groups":
@@ -60,7 +62,7 @@ def given(form, layout):
     if layout == "transposed":
         xs = [torch.randn(x.shape[::-1]).T if x.ndim == 2 else x for x in xs]
     xs = [x * x if form == "uint8" else x for x in xs]
-    places = [stored(k, x, form, layout == "part") for k, x in enumerate(xs)]
+    places = [stored(k, x, form, layout) for k, x in enumerate(xs)]
     jobs = [
         SimpleNamespace(p=x, whole=tuple(x.shape), storage=Storage((one.format,), one.index, one.row_dims))
         for x, one in zip(xs, places, strict=True)
@@ -87,7 +89,7 @@ def copied(places):
     ]
 
 
-@pytest.mark.parametrize("layout", ["plain", "transposed", "part"])
+@pytest.mark.parametrize("layout", ["plain", "transposed", "part", "behind"])
 @pytest.mark.parametrize("form", FORMS)
 def test_lists_are_stored_and_read_to_the_bits_of_each_tensor(form, layout, monkeypatch):
     monkeypatch.setattr(_list_formats, "MOST", 64 * 7)

@@ -75,8 +75,8 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "torch",
         "torch/",
-        "torch_front contract test_lifetimes.py engines/test_foreach.py sharding/test_model_group.py "
-        "sharding/test_layouts.py sharding/test_collectives.py offload",
+        "torch_front contract test_lifetimes.py engines/test_foreach.py engines/test_list_formats.py "
+        "sharding/test_model_group.py sharding/test_layouts.py sharding/test_collectives.py offload",
     ),
     _room(
         "checkpoints",
