@@ -233,9 +233,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         loss = None
         if closure is not None:
-            if not callable(closure):
-                way_out = "Call loss.backward() first, and then step()."
-                raise HyperparameterError(sentence("closure", "a function that returns the loss", closure, way_out))
+            _check_closure(closure)
             agreement = self._stepper.of(self).agreement
             with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
                 loss = closure()
@@ -391,6 +389,12 @@ class Optimizer(torch.optim.Optimizer, Like):
         stepper_of(self).groups.begun_elsewhere = not begun_here and any(
             "initial_lr" in group for group in self.param_groups
         )
+
+
+def _check_closure(closure: Any) -> None:
+    if not callable(closure):
+        way_out = "Call loss.backward() first, and then step()."
+        raise HyperparameterError(sentence("closure", "a function that returns the loss", closure, way_out))
 
 
 def _stepper_for(setup: Setup) -> type[Stepper]:

@@ -185,7 +185,7 @@ def _check_loaded(plan: Plan, state: State) -> None:
     check_shapes(plan, parts, state)
 
 
-def _where_it_fits(plan: Plan, needed: Collection[str], unknown: Collection[Any], has: Collection[Any]) -> str:
+def _where_it_fits(plan: Plan, needed: set[str], unknown: set[Any], has: Collection[Any]) -> str:
     """Return the optimizers to which a state belongs, or advice about options if it may be this one's."""
     if unknown <= names_of(plan.rule.State._fields):
         return WAY_OUT
@@ -198,9 +198,10 @@ def _where_it_fits(plan: Plan, needed: Collection[str], unknown: Collection[Any]
 
 def _always_kept(rule: ModuleType) -> set[str]:
     """Return the fields that are as large as the tensor whatever the options are."""
-    state: Any = rule.State  # type: ignore[attr-defined]
+    state: Any = rule.State
     few = {field for field in state._fields if is_of_layer(rule, field) or is_statistic(rule, field)}
-    return {*state._fields} - few - state._field_defaults.keys()
+    found: set[str] = {*state._fields} - few - state._field_defaults.keys()
+    return found
 
 
 def _beside(plan: Plan, key: str, x: Any) -> Any:
