@@ -100,7 +100,7 @@ MISTAKES = {
         ("mymodel:make_model --state-dtype int4", "'int4' is not a known dtype of state."),
         ("mymodel:make_model --option bta=1", "'bta' is not a known option of Lamb. Did you mean betas?"),
         ("mymodel:make_model --option betas", "--option must be name=value, but is 'betas'."),
-        ("mymodel:make_model --option betas=3", "`betas` must be a pair"),
+        ("mymodel:make_model --option betas=3", "`betas` must be two values, each a number in"),
         ("mymodel:make_model --devices 0", "it must be an integer ≥ 1, but is 0"),
     ],
     "bench": [

@@ -107,13 +107,13 @@ REFUSED = [
     ),
     ("Lamb", {"master_weights": 1}, "`master_weights` must be"),
     ("Lamb", {"rounding": "up"}, "`rounding` must be None, 'nearest', or 'stochastic', but is 'up'"),
-    ("Lamb", {"state_dtype": "int4"}, "`state_dtype` must be 'float32', 'bfloat16', or 'int8'"),
-    ("Lamb", {"state_dtype": "float16"}, "`state_dtype` must be 'float32', 'bfloat16', or 'int8'"),
-    ("Lamb", {"state_dtype": 8}, "`state_dtype` must be 'float32', 'bfloat16', or 'int8'"),
+    ("Lamb", {"state_dtype": "int4"}, "`state_dtype` must be None, 'float32', 'bfloat16', or 'int8'"),
+    ("Lamb", {"state_dtype": "float16"}, "`state_dtype` must be None, 'float32', 'bfloat16', or 'int8'"),
+    ("Lamb", {"state_dtype": 8}, "`state_dtype` must be None, 'float32', 'bfloat16', or 'int8'"),
     (
         "Lamb",
         {"state_dtype": {"mu": "int8"}},
-        "`state_dtype` must be names among exp_avg, exp_avg_sq, norm, but is ['mu']",
+        "`state_dtype` names 'mu', but the state has exp_avg, exp_avg_sq, and norm.",
     ),
     *(
         ("Lamb", {"seed": seed}, f"`seed` must be an integer ≥ 0 and < 2^63, but is {seed}")

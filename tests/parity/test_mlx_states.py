@@ -75,7 +75,7 @@ def test_an_optimizer_that_has_no_counterpart_is_refused(name):
 def test_a_state_that_fits_nothing_there_changes_nothing():
     run: Any = walk(There("SGD", arrays(0, SHAPES), momentum=0.9), range(2))
     here = Torch().make("AdamW", arrays(0, SHAPES))
-    with pytest.raises(StateError, match=r"was made by SGD, but column is stepped by AdamW\. Pass SGD"):
+    with pytest.raises(StateError, match=r"is of SGD, but column is stepped by AdamW\. Pass an SGD"):
         convert.write(convert.read(run.opt), here.opt)
     assert not here.opt.state
     with pytest.raises(StateError, match="has no state yet"):
