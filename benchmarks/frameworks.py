@@ -22,7 +22,7 @@ from layerwise.cli.info import version_of
 from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 
 LR = 1e-3
-ROUNDS = {"bert-base": 9, "tiny-1000": 15}
+ROUNDS = {"bert-base": 9, "tiny-1000": 15, "square-197": 61}
 Steps = dict[str, Callable[[], object]]
 
 
