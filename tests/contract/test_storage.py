@@ -333,7 +333,7 @@ def test_a_state_is_put_in_the_form_that_is_asked_for_or_stays(api, form, to):
     np.testing.assert_allclose(other.weights()["w"], run.weights()["w"], rtol=0, atol=4e-3)
     if to == "float32":
         exact = walk(made(api, "Lamb", dtype="float32"), range(4)).state()["w"]["exp_avg_sq"]
-        assert np.linalg.norm(found["exp_avg_sq"] - exact) < 0.02 * np.linalg.norm(exact)
+        assert np.linalg.norm(found["exp_avg_sq"] - exact) < 0.05 * np.linalg.norm(exact)
 
 
 @pytest.mark.offers("change")
