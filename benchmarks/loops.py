@@ -28,7 +28,7 @@ SETS = {  # as in CMakeLists.txt: flags for all kernels, and for those of bfloat
         "avx512_low",
         f"{AVX512} -mprefer-vector-width=256 -DLAYERWISE_NARROW",
         f"{AVX512} -mprefer-vector-width=512",
-        "znver4",
+        "icelake-server",
     ),
 }
 PARAMETERS = 1 << 14  # as in loops.cpp
@@ -93,9 +93,10 @@ def _counted(program: Path, rounds: int, name: str) -> int:
 
 
 def predicted(shared: Path, processor: str) -> str:
-    """Return what llvm-mca says of the longest vector loop that makes codes by a product of random bits."""
-    loops = [loop for loop in _loops(shared) if any("vpmulld" in line for line in loop)]
-    loop = max(loops, key=lambda loop: (max("zmm" in line for line in loop), -len(loop)))
+    """Return what llvm-mca says of the vector loop that makes codes, which has one product, of random bits."""
+    loop = next((loop for loop in _loops(shared) if sum("vpmulld" in line for line in loop) == 1), None)
+    if loop is None:
+        return "the compiler has made no loop of it"
     text = "\n".join(loop[:-1])
     said = subprocess.run(
         ["llvm-mca", f"-mcpu={processor}", "-iterations=100"], input=text, check=True, capture_output=True, text=True
