@@ -179,9 +179,10 @@ def _check_loaded(plan: Plan, state: State) -> None:
     if unknown or missing:
         has = [key for key in state if key != "step"] if "step" in state else [*state, "no 'step'"]
         keeps = alternatives([*needed], "and") if needed else "none"
+        has_words = alternatives([*map(str, has)], "and") if has else "nothing"
         raise StateError(
-            f"the state of {plan.name} does not fit: it has {alternatives([*map(str, has)], 'and') if has else 'nothing'}, "
-            f"but {plan.h.optimizer} keeps {keeps} with these options. {_where_it_fits(plan, needed, unknown, has)}"
+            f"the state of {plan.name} does not fit: it has {has_words}, but {plan.h.optimizer} keeps {keeps} with these "
+            f"options. {_where_it_fits(plan, needed, unknown, has)}"
         )
     for key in state.keys() - {"step"}:
         check_values(plan, parts[key], key, state[key])
