@@ -198,8 +198,8 @@ def rows_of(model: str, names: Sequence[str], one_by_one: bool) -> Iterator[dict
     if model == FORMS_OF and not one_by_one:
         for name, (who, form) in product(names, FORMS.items()):
             step = ours(name, shapes, ForeachEngine(anywhere=True), form)
-            step()
-            yield row_of(name, model, f"layerwise, foreach, {who}", shapes, counted(step), "")
+            first = counted(step, measures=True)
+            yield row_of(name, model, f"layerwise, foreach, {who}", shapes, counted(step), first.peak)
     for name in names:
         step = ours(name, shapes, RULE if one_by_one else ForeachEngine(anywhere=True))
         first = counted(step, measures=not one_by_one)  # in which buffers are made
