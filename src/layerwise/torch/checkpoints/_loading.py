@@ -178,11 +178,11 @@ def _check_loaded(plan: Plan, state: State) -> None:
     unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
     if unknown or missing:
         has = [key for key in state if key != "step"] if "step" in state else [*state, "no 'step'"]
-        keeps = alternatives([*needed], "and") if needed else "none"
-        has_words = alternatives([*map(str, has)], "and") if has else "nothing"
+        there = alternatives([*map(str, has)], "and") if has else "nothing"
+        keeps = alternatives(sorted(needed), "and") if needed else "nothing"
         raise StateError(
-            f"the state of {plan.name} does not fit: it has {has_words}, but {plan.h.optimizer} keeps {keeps} with these "
-            f"options. {_where_it_fits(plan, needed, unknown, has)}"
+            f"the state of {plan.name} does not fit: it has {there}, but {plan.h.optimizer} keeps {keeps} "
+            f"with these options. {_where_it_fits(plan, needed, unknown, has)}"
         )
     for key in state.keys() - {"step"}:
         check_values(plan, parts[key], key, state[key])
