@@ -110,9 +110,13 @@ test-timm: $(VENV)/.dev $(VENV)/.package
 	@tar -xzf build/timm/timm-*.tar.gz -C build/timm --strip-components 1
 	@LAYERWISE_TIMM_TESTS=build/timm/tests $(PY) -m pytest tests/others/test_timm.py tests/trainers/test_timm.py $(PYTEST_ARGS)
 
+# What DeepSpeed's processes send by is compiled before them: one that ends meanwhile would leave a lock for the next run.
+OPS = build/deepspeed/ops
+LOAD = from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder; ShareMemCommBuilder().load(verbose=False)
 test-deepspeed: $(VENV)/.parity $(VENV)/.package
 	@$(call with-packages,build/deepspeed,deepspeed)
-	@build/deepspeed/bin/python -m pytest tests/sharding/test_deepspeed_runs.py tests/offload/test_others.py $(PYTEST_ARGS)
+	@rm -f $(OPS)/*/lock && TORCH_EXTENSIONS_DIR=$(abspath $(OPS)) DS_ACCELERATOR=cpu build/deepspeed/bin/python -c '$(LOAD)' >/dev/null
+	@TORCH_EXTENSIONS_DIR=$(abspath $(OPS)) build/deepspeed/bin/python -m pytest tests/sharding/test_deepspeed_runs.py tests/offload/test_others.py $(PYTEST_ARGS)
 
 # With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3. Where ttsem is missing,
 # launches are not executed as compiled.
