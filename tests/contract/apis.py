@@ -511,7 +511,7 @@ class PaddleRun(Run):
 class Paddle(Api):
     name, run = "Paddle", PaddleRun
     offers = frozenset([
-        "skip", "blocks", "groups", "stats", "own_counts", "clipping", "none", "lr", "set_lr", "engines",
+        "skip", "extremes", "blocks", "groups", "stats", "own_counts", "clipping", "none", "lr", "set_lr", "engines",
         "functions", "numbers", "in_place", "patterns", "clear",
     ])  # fmt: skip
 

@@ -31,6 +31,22 @@ OF_ANY_SIZE = {
     "Muon corrected": {"nesterov": "corrected"},
 }
 
+NO_EPS = {"eps": 1e-30}
+SMALL = {
+    "Lamb": {**NO_EPS, "weight_decay": 0.1},
+    "Lamb first": {**NO_EPS, "keep_norm": "first"},
+    "Lars": {"lr": 1.0, "trust_coefficient": 0.01},
+    "Lars radial": {"trust_coefficient": 1.0, "radial": 0.5},
+    "Lars step": {"trust_coefficient": 1.0, "adapt": "step"},
+    "Lans": NO_EPS,
+    "Fromage": {},
+    "NovoGrad": NO_EPS,
+    "NovoGrad nonzero": {**NO_EPS, "v_start": "nonzero"},
+    "AdamMini": NO_EPS,
+    "ScaleSGD": NO_EPS,
+    "SinkGD": NO_EPS,
+}
+
 
 def series(key):
     """Return weights and gradients, as float32 has them."""
@@ -69,6 +85,27 @@ def test_steps_of_any_gradient_are_those_of_float64(api, engine, case, key):
     for of, wanted in moved(NumPy(), name, options, key).items():
         size = np.abs(wanted).max()
         np.testing.assert_allclose(found[of] / size, wanted / size, rtol=0, atol=2e-3, err_msg=of)
+
+
+@pytest.mark.parametrize(("of_grads", "of_weights"), [(1e-11, 1.0), (1.0, 1e-11), (1e-9, 1e-9)])
+@pytest.mark.parametrize("case", SMALL)
+def test_small_numbers_are_not_zeros(api, engine, case, of_grads, of_weights):
+    """Nor are their squares, for which some libraries have a tolerance where they compare with 0."""
+    weights, *grads = (
+        rounded({key: x * size for key, x in arrays(seed, SHAPES).items()}, "float32")
+        for seed, size in ((1, of_weights), (2, of_grads), (3, of_grads))
+    )
+    run, wide = (
+        one.make(case.split()[0], weights, **{"lr": 0.1, **SMALL[case]}, **given)
+        for one, given in ((api, {"dtype": "float32", "engine": engine}), (NumPy(), {}))
+    )
+    for one in grads:
+        run.step(one)
+        wide.step(one)
+    found = run.weights()
+    for of, wanted in wide.weights().items():
+        size = np.abs(wanted - weights[of]).max()
+        np.testing.assert_allclose((found[of] - weights[of]) / size, (wanted - weights[of]) / size, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("key", ["huge", "a huge entry", "huge after ordinary ones"])

@@ -71,6 +71,10 @@ def _asarray(x: Tensor, dtype: object) -> Tensor:
     return paddle.cast(x, dtype) if isinstance(x, TENSORS) else paddle.to_tensor(x, dtype=dtype)
 
 
+def _exists(x: Tensor) -> Tensor:
+    return paddle.cast(x, "bool")
+
+
 def quick(dtype: str) -> str | None:
     """Return the dtype in which the device multiplies faster than in float32, or None."""
     return "float16" if dtype != "float64" and _on_gpu() else None
@@ -103,6 +107,8 @@ FUNCTIONS: Any = SimpleNamespace(
     reshape=paddle.reshape,
     moveaxis=paddle.moveaxis,
     stack=paddle.stack,
+    vanishes=paddle.logical_not,  # Paddle's == takes numbers for equal that are 1e-15 apart
+    exists=_exists,
     float64=paddle.float64,
     squares=_squares,
     multiplies=_multiplies,

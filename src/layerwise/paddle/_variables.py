@@ -153,7 +153,7 @@ def _weighted(G: Tensor, a: float, b: float, c: float) -> Array:
     return found
 
 
-LIFTED = ("sum", "expm1", "concat", "reshape", "moveaxis", "stack", "squares", "asarray")
+LIFTED = ("sum", "expm1", "concat", "reshape", "moveaxis", "stack", "squares", "asarray", "vanishes", "exists")
 NAMESPACE: Functions = SimpleNamespace(
     **{name: _lifted(getattr(FUNCTIONS, name)) for name in LIFTED},
     sqrt=_sqrt,

@@ -29,7 +29,7 @@ from layerwise.options.values import is_zero
 from layerwise.rules.arrays import final, length, mix, plus, scaled, square
 from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Keep, Nonnegative, Now, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, named, once_a_step, one_minus_power
+from layerwise.rules.scalars import choose, named, once_a_step, one_minus_power, vanishes
 from layerwise.rules.trust import Ratio, floored, trust_of, trust_ratio
 
 
@@ -96,7 +96,7 @@ def _normalized(xp: Functions, g: Array) -> Asking[Array]:
     """Return g / ‖g‖; a gradient of zeros stays zero."""
     (gg,) = yield (Squares(g),)
     norm = length(xp, gg, g)
-    size = choose(xp, norm == 0, 1.0, norm)
+    size = choose(xp, vanishes(xp, norm), 1.0, norm)
     return g / size
 
 

@@ -39,7 +39,7 @@ from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, length, plus, scaled, unless_off
 from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import choose, damped, named, once_a_step
+from layerwise.rules.scalars import choose, damped, exists, named, once_a_step, vanishes
 from layerwise.rules.trust import Length, Ratio, floored, lengthened, trust_of, trusted
 
 
@@ -164,6 +164,6 @@ def _ratio(
     w, f = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_x))
     d = (f if is_zero(k.lam_w) else f + k.lam_w * unless_off(xp, k.lam_w, w)) + k.eps
     # The choice keeps x/0 out of the branch that is not taken, and so out of its derivative.
-    d = choose(xp, f == 0, 1.0, d)
-    ratio = trusted(xp, k.eta * w, d, (w != 0) & (f != 0), k.trust, k.unit)
+    d = choose(xp, vanishes(xp, f), 1.0, d)
+    ratio = trusted(xp, k.eta * w, d, exists(xp, w) & exists(xp, f), k.trust, k.unit)
     return ratio, {"weight_norm": norm_p, "update_norm": norm_x, "trust_ratio": ratio.value}

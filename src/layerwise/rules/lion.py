@@ -29,7 +29,7 @@ from layerwise.options.settings import Adapt, Caution, ClippedByNorm, Scheduled,
 from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Keep, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import named, once_a_step, root
+from layerwise.rules.scalars import named, once_a_step, root, vanishes
 from layerwise.rules.trust import Length, lengthened, trust_of
 
 
@@ -95,7 +95,7 @@ def _sign(xp: Functions, x: Array) -> Array:
     """Return 1 or −1, or x itself if it is 0 or nan."""
     if is_complex(x):
         size = root(xp, square(x))
-        return x / xp.where(size == 0, xp.ones_like(size), size)
+        return x / xp.where(vanishes(xp, size), xp.ones_like(size), size)
     if hasattr(xp, "signs"):
         return xp.signs(x)
     one = xp.ones_like(x)

@@ -23,11 +23,11 @@ from layerwise.options import fields
 from layerwise.options.checks import number, one_of, pair
 from layerwise.options.fields import flag, option
 from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
-from layerwise.options.values import Scalar, is_zero
+from layerwise.options.values import Scalar, is_one, is_zero
 from layerwise.rules.arrays import add, length, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, named, once_a_step, one_like, one_minus_power, root
+from layerwise.rules.scalars import choose, named, once_a_step, one_like, one_minus_power, root, vanishes
 
 
 @dataclass(frozen=True)
@@ -125,4 +125,7 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: NovoGrad, now: Now)
 def _averaged(xp: Functions, v: Array, squares: Scalar, k: Coefficients) -> Array:
     """Return the average of ‖g‖²; if requested, it starts with ‖g‖² while v is 0."""
     new = k.b2 * v + k.a2 * squares
-    return new if is_zero(k.reseeds) else choose(xp, (k.reseeds != 0) & (v == 0), squares, new)
+    if is_zero(k.reseeds):
+        return new
+    none = vanishes(xp, v)
+    return choose(xp, none if is_one(k.reseeds) else (k.reseeds != 0) & none, squares, new)

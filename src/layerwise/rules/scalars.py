@@ -40,6 +40,16 @@ def choose(xp: Functions, condition: object, yes: Scalar, no: Scalar) -> Scalar:
     return (yes if condition else no) if isinstance(condition, bool) else xp.where(condition, yes, no)
 
 
+def vanishes(xp: Functions, x: Scalar) -> Scalar:
+    """Return x == 0. A namespace whose arrays are compared with a tolerance has its own function."""
+    return xp.vanishes(x) if hasattr(xp, "vanishes") and not is_number(x) else x == 0
+
+
+def exists(xp: Functions, x: Scalar) -> Scalar:
+    """Return x != 0."""
+    return xp.exists(x) if hasattr(xp, "exists") and not is_number(x) else x != 0
+
+
 def one_like(xp: Functions, x: Scalar) -> Scalar:
     """Return 1, as an array if x is one: a choice between two numbers would create a dtype of its own."""
     return 1.0 if is_number(x) else xp.ones_like(x)
@@ -102,5 +112,5 @@ def root(xp: Functions, x: Scalar) -> Scalar:
     """Return √x with a derivative of 0 at 0, where √ itself has none."""
     if is_number(x):
         return sqrt(x)
-    zero = x == 0
+    zero = vanishes(xp, x)
     return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))

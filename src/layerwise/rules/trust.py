@@ -9,7 +9,7 @@ from layerwise.options.settings import StepLength, TrustRatio
 from layerwise.options.values import Scalar, is_infinite, is_one, is_zero
 from layerwise.rules.arrays import add, is_complex, length, scaled, still
 from layerwise.rules.asks import Array, Asking, Functions, Moves, Squares, Sum
-from layerwise.rules.scalars import at_least, at_most, bounds_of, choose, leveller, one_like
+from layerwise.rules.scalars import at_least, at_most, bounds_of, choose, exists, leveller, one_like, vanishes
 
 
 class Trust(NamedTuple):
@@ -25,7 +25,7 @@ class Trust(NamedTuple):
 def trust_of(xp: Functions, h: TrustRatio, lam: Scalar) -> Trust:
     """Return the numbers of a trust ratio. An option that is off or missing has numbers without effect."""
     low, high = bounds_of(h.trust_clip)
-    adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(bool(h.adapt))
+    adapts = choose(xp, vanishes(xp, lam), 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(bool(h.adapt))
     return Trust(h.min_norm, low, high, h.zero_norm_ratio, adapts)
 
 
@@ -66,8 +66,8 @@ def trust_ratio(
     phi = at_most(xp, w, most)
     phi = phi if is_one(scale) else scale * phi
     # The choice keeps 0/0 out of the branch that is not taken, and so out of its derivative.
-    d = choose(xp, x == 0, 1.0, x)
-    return trusted(xp, phi, d if is_zero(eps) else d + eps, (w != 0) & (x != 0), k)
+    d = choose(xp, vanishes(xp, x), 1.0, x)
+    return trusted(xp, phi, d if is_zero(eps) else d + eps, exists(xp, w) & exists(xp, x), k)
 
 
 class Length(NamedTuple):
@@ -123,13 +123,13 @@ def _along(xp: Functions, p: Array, norm: Scalar, r: Array) -> Asking[tuple[Scal
     unit = leveller(xp, norm)
     q, size = scaled(unit, p), norm * unit
     (products,) = yield (Sum(_products(q, r)),)
-    safe = choose(xp, size == 0, 1.0, size)
+    safe = choose(xp, vanishes(xp, size), 1.0, size)
     return products / safe / safe, q
 
 
 def first_norm(xp: Functions, known: Scalar, norm: Scalar) -> Scalar:
     """Return the norm that a tensor keeps: its first norm. 0 means that there is none yet."""
-    return choose(xp, known == 0, one_like(xp, known) * norm, known)
+    return choose(xp, vanishes(xp, known), one_like(xp, known) * norm, known)
 
 
 def kept_norm(
@@ -154,7 +154,7 @@ def kept_norm(
     left = unit * length(xp, qq, q)
 
     _, more = _factor(xp, wanted, left)
-    cancels = (left == 0) & (norm > 0)  # p stays if nothing has a direction
+    cancels = vanishes(xp, left) & (norm > 0)  # p stays if nothing has a direction
     first = choose(xp, cancels, 0 * unit if R is None else _factor(xp, wanted, norm)[1], f_less_1)
     second = choose(xp, cancels, 0 * unit, short)
     return R, ((first, p), (-second, r), (more, q))
