@@ -141,7 +141,7 @@ def checked(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State
     """Return a loaded state, if it fits its parameter, and other programs' entries.
 
     Equal states of several parameters are checked once, for the first of them; `alike` holds the checked ones, and
-    whether their groups survive the cut of the parameter.
+    whether their groups can stay.
     """
     name = plan.name
     if not isinstance(state, Mapping):
@@ -154,7 +154,8 @@ def checked(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State
     own = restored(own, plan.shape)
     if (kind := _kind(plan, own)) is None or kind not in alike:
         _check_loaded(plan, own)
-        alike[kind] = not named_state(own).of_codes() or not plan.why_not_grouped()
+        codes = named_state(own)
+        alike[kind] = not codes.of_codes() or not (codes.is_former() or plan.why_not_grouped())
     if not alike[kind]:
         own = _ungrouped(own)
     step = as_step(name, own.pop("step"))
@@ -217,7 +218,8 @@ def _beside(plan: Plan, key: str, x: Any) -> Any:
 
 
 def _ungrouped(state: State) -> State:
-    """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
+    """Return the state with numbers in place of groups, which would not survive the cut of the parameter, or whose
+    format is not written any more.
 
     If they are already cut in another way, the ranks gather them first.
     """
