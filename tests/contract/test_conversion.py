@@ -56,6 +56,22 @@ def test_a_run_goes_on_in_another_api_and_back(api, case):
 
 
 @pytest.mark.parametrize(
+    ("name", "options"),
+    [("Fromage", {}), *((name, {"momentum": 0.0}) for name in ("ScaleSGD", "SinkGD", "SGD", "Lars", "Muon"))],
+)
+def test_a_run_of_a_rule_that_keeps_only_its_step_count_goes_on(api, name, options):
+    shapes = {"matrix": SHAPES["matrix"]}
+    one = walk(NumPy().make(name, arrays(0, shapes), **RATE, **options), range(3))
+    other = api.make(name, one.weights(), **RATE, **options)
+    write(read(one), other)
+    kept = read(walk(other, [3]))
+    assert {key: (x.step, x.shape, dict(x.fields)) for key, x in kept.items()} == {"matrix": (4, (4, 3), {})}
+    torch = Torch().make(name, other.weights(), **RATE, **options)
+    write(kept, torch)
+    close(walk(torch, [4]).weights(), walk(walk(one, [3]), [4]).weights(), 1e-9)
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         (("Lamb", {"adapt": False, "decay": "decoupled"}), ("AdamW", {"eps": 1e-6, "weight_decay": 0.0})),

@@ -192,6 +192,18 @@ def test_one_array_may_be_stepped_by_itself(name):
     assert bits(state) == bits(opt.state["matrix"])
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,)], ids=str)
+@pytest.mark.parametrize("rule", [front.NovoGrad, front.AdamMini, front.Lamb])
+def test_empty_arrays_of_float64_have_norms_and_state_of_their_shape(rule, shape):
+    empty = {"none": mx.zeros(shape, dtype=mx.float64)}
+    run = rule(0.1, max_grad_norm=1.0)
+    for _ in range(2):
+        assert run.apply_gradients(empty, empty)["none"].shape == shape
+    assert run.state["none"]["exp_avg"].shape == shape
+    if rule is not front.Lamb:
+        assert run.state["none"]["exp_avg_sq"].shape == (1,) * len(shape)
+
+
 def test_empty_arrays_stay_empty_and_disturb_nothing():
     empty = {"none": mx.zeros((0, 3)), "nothing": mx.zeros((0,))}
     for case in CASES:

@@ -337,6 +337,11 @@ SPOILT = {
     "a negative lr": ([*GROUP, "lr"], -1.0),
     "an lr in words": ([*GROUP, "lr"], "0.1"),
     "a decay that is nan": ([*GROUP, "weight_decay"], float("nan")),
+    **{
+        f"a schedule's lr of {rate!r}": ([*GROUP, name], rate)
+        for name in ("initial_lr", "max_lr")
+        for rate in ("0.1", [0.1], torch.ones(2), float("nan"), -1.0, torch.tensor(1j), META[0, 0])
+    },
     "a nested tensor beside options": ([*GROUP, "note"], NESTED),
     **{
         f"{step!r} steps": (STEP, step)
@@ -349,6 +354,8 @@ SPOILT = {
     "sparse": (["state", 0, None], torch.eye(4, 3, dtype=torch.float64).to_sparse()),
     "sparse by rows": (["state", 0, None], CSR),
     "on the meta device": (["state", 0, None], META),
+    "another program's, on the meta device": (["state", 0, "note"], META),
+    "another program's list, on the meta device": (["state", 0, "note"], [META]),
     "nested": (["state", 0, None], NESTED),
     "quantized": (["state", 0, None], QUANTIZED),
     "eight bits": (["state", 0, None], torch.ones(4, 3).to(torch.float8_e4m3fn)),
@@ -377,6 +384,39 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(front, what):
         assert list(params)[where[1]] in str(found.value)
         assert (where[2] or MAIN[front]) in str(found.value)
     walk(fresh, again, [5])
+
+
+@pytest.mark.parametrize(("keys", "names"), [(["x"], ["a", "b"]), (["x", "y", "z"], ["a", "b"]), (["x", "y"], 3)])
+def test_names_of_more_or_fewer_parameters_than_the_checkpoint_has_are_refused(keys, names):
+    opt = Lars(parameters(0, {"a": (3,), "b": (3,)}).items())
+    state = opt.state_dict()
+    state["param_groups"][0] |= {"params": keys, "param_names": names}
+    with pytest.raises(StateError, match="the checkpoint lacks 'a'"):
+        opt.load_state_dict(state)
+
+
+@pytest.mark.parametrize("betas", [QUANTIZED[0, :2], META[0, :2]], ids=["quantized", "without values"])
+def test_betas_that_cannot_be_read_are_refused(betas):
+    opt = Lamb(parameters(0, {"a": (3,)}).items())
+    with pytest.raises(HyperparameterError, match="`betas` must be"):
+        Lamb(parameters(0, {"a": (3,)}).items(), betas=betas)
+    state = opt.state_dict()
+    state["param_groups"][0]["betas"] = betas
+    with pytest.raises(StateError, match="betas"):
+        opt.load_state_dict(state)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_a_single_number_has_no_eight_bits(dtype):
+    params = parameters(0, {"scalar": ()})
+    opt = Lars(params.items())
+    walk(opt, params, [0])
+    state = opt.state_dict()
+    state["state"][0] |= {"momentum_buffer": torch.ones((), dtype=dtype), "momentum_buffer_scale": torch.ones(1)}
+    for _ in range(2):
+        with pytest.raises(StateError, match="momentum_buffer"):
+            opt.load_state_dict(state)
+        state["state"][0].pop("momentum_buffer_scale", None)
 
 
 # ---- groups with different rules

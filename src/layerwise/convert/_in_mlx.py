@@ -48,7 +48,7 @@ class InTree:
         step, found = int(self.optimizer.state["step"].item()), {}
         for name, parts in self.entries().items() if step else ():
             fields = self.to_ours({field: _numbers(x) for field, x in parts.items()})
-            shape = np.broadcast_shapes(*(x.shape for x in fields.values()))
+            shape = np.broadcast_shapes(*(x.shape for x in (fields or parts).values()))
             found[name] = self.of.kept(step, shape, fields)
         return found
 
@@ -58,7 +58,7 @@ class InTree:
         for name, parts in entries.items():
             new[name] = self.to_theirs(dict(kept[name].fields), parts)
             check_fields(name, {field: tuple(x.shape) for field, x in parts.items()}, new[name])
-        for name, fields in new.items():
+        for name, fields in new.items() if any(new.values()) else ():
             place = self.optimizer.state
             for key in name.split("."):
                 place = place[int(key) if isinstance(place, list) else key]
@@ -81,6 +81,14 @@ class Ours(InTree):
     def __init__(self, optimizer: Any, params: object) -> None:
         super().__init__(optimizer, params)
         self.of = Wanted.of(optimizer._hyper.optimizer, optimizer._h)
+
+    def entries(self) -> Entries:
+        """Return the arrays by name and field, or only the names if the rule keeps nothing."""
+        return super().entries() or {name: {} for name in self.optimizer._seen}
+
+    def read(self) -> dict[str, Kept]:
+        shapes = self.optimizer._seen
+        return {name: one if one.fields else one._replace(shape=shapes[name]) for name, one in super().read().items()}
 
 
 FACTORED = {"exp_avg_sq_row": -1, "exp_avg_sq_col": -2}  # the dimensions that MLX's lack

@@ -219,9 +219,10 @@ class NamedState(NamedTuple):
         parts: dict[str, Part] = {}
         for field in plan.fields:
             signed, coded = is_signed(plan.rule, field), self.coded(field)
-            codes = [one.dtype(signed) for one in CODED.values()] if plan.elementwise[field] else []
+            is_grouped = plan.elementwise[field] and bool(plan.shape)  # a single number has no groups
+            codes = [one.dtype(signed) for one in CODED.values()] if is_grouped else []
             parts[field] = Part(plan.state_shapes[field] or (), (*FLOATING, *dict.fromkeys(codes)))
-            if coded is not None:
+            if coded is not None and is_grouped:
                 parts[field + coded.suffix] = Part(scales_of(plan.shape), ("float32",), of=field)
         remainders = tuple(one.dtype for one in BESIDE.values() if one.key == REMAINDER and is_low)
         for key, dtypes in ((MASTER, FLOATING), (REMAINDER, remainders)):

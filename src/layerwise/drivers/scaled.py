@@ -50,8 +50,8 @@ class Namespace:
         if wide is not None:
             return wide
         sizes = abs(terms)
-        if dims and prod(terms.shape):
-            sizes = self.amax(sizes, axis=dims, keepdims=True)
+        if dims:  # nothing has no largest number, but a sum
+            sizes = (self.amax if prod(terms.shape) else self.sum)(sizes, axis=dims, keepdims=True)
         factor = self.where((sizes == 0) | (sizes == inf), self.ones_like(sizes), sizes)
         shares = terms / factor
         return Scaled(factor, self.sum(shares * shares, axis=dims, keepdims=True) if dims else shares * shares)

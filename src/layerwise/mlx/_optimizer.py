@@ -76,7 +76,7 @@ class Optimizer(theirs.Optimizer, Like):
             self._maybe_schedule(name, _OfArrays(name, rate) if callable(rate) else rate)
         self._h = h.settled(lr=0.0)  # one for all rates
         self._pieces: dict[tuple[tuple[int, ...], float, int], Piece] = {}
-        self._seen: set[str] = set()
+        self._seen: dict[str, tuple[int, ...]] = {}  # the shapes of parameters, by name
 
     @classmethod
     def _like(cls, name: str, given: Mapping[str, object]) -> dict[str, object]:
@@ -131,7 +131,7 @@ class Optimizer(theirs.Optimizer, Like):
         super().init(parameters)
         leaves: Any = tree_flatten(parameters)
         if new := [(path, p) for path, p in leaves if path not in self._seen]:
-            self._seen.update(path for path, _ in new)
+            self._seen.update((path, tuple(p.shape)) for path, p in new)
             self._look_at_first(new)
 
     def _look_at_first(self, new: Sequence[tuple[str, mx.array]]) -> None:

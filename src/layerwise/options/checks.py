@@ -122,7 +122,10 @@ def of_python(value: object) -> Any:
 def members(value: object) -> tuple[Any, ...]:
     """Return the members of a sequence or of a one-dimensional array, but not of text."""
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
-        return tuple(value.tolist())
+        try:
+            return tuple(value.tolist())
+        except Exception:  # an array without values, or one whose numbers cannot be taken out
+            raise Refused from None
     if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Sequence):
         raise Refused
     return tuple(value)

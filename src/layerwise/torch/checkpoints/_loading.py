@@ -90,7 +90,7 @@ def _states_of(
         own, others = checked(plan, x, alike)
         _convert_momentum(name, own, one)
         own = _copies(own, p.device, stepper.setup.offload, one.ours["capturable"])
-        found[p] = own | {key: tree_map(partial(_carried, key, p.device), value) for key, value in others.items()}
+        found[p] = own | {key: tree_map(partial(_carried, name, key, p.device), value) for key, value in others.items()}
     return found
 
 
@@ -122,9 +122,12 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
     return {key: x.detach().to(x.device if key in stays else device, copy=True) for key, x in state.items()}
 
 
-def _carried(key: str, device: torch.device, value: object) -> Any:
+def _carried(name: str, key: str, device: torch.device, value: object) -> Any:
     """Return a copy of another program's entry for a parameter, with tensors on the parameter's device."""
-    return value.detach().to(device, copy=True) if isinstance(value, Tensor) else _rates.copied(key, value)
+    if not isinstance(value, Tensor):
+        return _rates.copied(key, value)
+    check_there(name, key, value)
+    return value.detach().to(device, copy=True)
 
 
 def checked_lr(name: str, lr: Any, within: bool) -> float:

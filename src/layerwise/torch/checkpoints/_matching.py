@@ -13,8 +13,10 @@ from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
 from layerwise.errors import shown as described
 from layerwise.options.by_name import lacks_and_has
+from layerwise.options.checks import number
 from layerwise.options.settings import in_words
 from layerwise.torch.groups._members import FORMS, Group
+from layerwise.torch.step._first_steps import OF_SCHEDULES
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import StateDict
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 # Options that schedulers change during a run, and that a resumed run must restore.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
+RATE = number(0)
 
 
 def check_form(loaded: object) -> None:
@@ -47,9 +50,18 @@ def check_form(loaded: object) -> None:
     for group in loaded["param_groups"]:
         if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
             raise StateError(f"a checkpoint group has no 'params': {group!r}.")
-        for name in MOVED:
-            if isinstance(rate := group.get(name), Tensor) and rate.is_meta:
-                raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
+        _check_rates(group)
+
+
+def _check_rates(group: Group) -> None:
+    for name in MOVED:
+        if isinstance(rate := group.get(name), Tensor) and rate.is_meta:
+            raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
+    for name in OF_SCHEDULES:
+        if (rate := group.get(name)) is not None and not RATE.takes(rate):
+            raise StateError(
+                f"`{name}` of the checkpoint must be {RATE.allowed}, but is {described(rate)}. Leave it out."
+            )
 
 
 def aligned(ours: Sequence[Group], loaded: StateDict) -> list[list[tuple[Group, int]]]:
@@ -114,7 +126,8 @@ def _names_of(saved: Sequence[Group]) -> list[list[str]] | None:
     """
     keys = list(chain.from_iterable(group["params"] for group in saved))
     if keys and all(isinstance(key, str) for key in keys):
-        return [keys, list(chain.from_iterable(group.get("param_names") or () for group in saved))]
+        each = (group.get("param_names") for group in saved)
+        return [keys, list(chain.from_iterable(names for names in each if isinstance(names, (list, tuple))))]
     named = ["param_names" in group for group in saved if group["params"] or group.get("param_names")]
     if any(named) and not all(named):
         raise StateError("the checkpoint names the parameters of some groups only. Name all or none.")
@@ -136,7 +149,9 @@ def _names_in(group: Group) -> list[str]:
 def _order(ours: list[str], theirs: Sequence[list[str]]) -> Sequence[int]:
     if (order := _same_names(ours, theirs[0])) is not None:
         return order
-    if theirs[1:] == [ours]:  # names that the caller made up, although the keys are the model's
+    if theirs[1:] == [ours] and len(theirs[0]) == len(
+        ours
+    ):  # names that the caller made up, although the keys are the model's
         return range(len(ours))
     raise StateError(_contradiction(ours, theirs[0]))
 

@@ -29,7 +29,8 @@ OTHERS = 'Step them with AdamW: Mixed(param_groups(model, rule="{}", lr=…)).'
 BLOCKS = (
     'Give each row a rate of its own with AdamMini(param_groups(model, rule="adammini")), or pass `blocks` by name.'
 )
-PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are schedulers', which may begin with a smaller rate
+OF_SCHEDULES = ("initial_lr", "max_lr")  # of schedulers, which may begin with a smaller rate
+PEAKS = ("lr", *OF_SCHEDULES)
 
 
 def exempt(found: Sequence[FirstStep], groups: Sequence[Group]) -> str:
