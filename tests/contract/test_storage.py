@@ -327,7 +327,7 @@ def test_a_state_is_put_in_the_form_that_is_asked_for_or_stays(api, form, to):
         walk(one, [3])
     wanted, found = run.state()["w"], other.state()["w"]
     assert found["exp_avg"].dtype == (to or form)
-    assert ("exp_avg_unit" in found) == ((to or form) == "int8")
+    assert ("exp_avg_scale" in found) == ((to or form) == "int8")
     if to in (None, form):
         assert all(np.array_equal(wanted[key], x) for key, x in found.items())
     np.testing.assert_allclose(other.weights()["w"], run.weights()["w"], rtol=0, atol=4e-3)
@@ -366,7 +366,7 @@ def test_state_may_change_its_form_between_steps(api):
         run.change(state_dtype={"exp_avg": form}, betas=(0.999, 0.999))
         state = walk(run, [2]).state()["w"]
         assert state["exp_avg"].dtype == (as_dtype(0, "bfloat16").dtype if dtype == "bfloat16" else dtype)
-        assert ("exp_avg_unit" in state) == (form == "int8")
+        assert ("exp_avg_scale" in state) == (form == "int8")
         assert state["exp_avg_sq"].dtype == np.float32
     assert np.linalg.norm(state["exp_avg"] - before) < 0.1 * np.linalg.norm(before)
 

@@ -217,7 +217,7 @@ def test_others_go_on_with_the_same_numbers(ranks, tmp_path, world, layout, how,
     for key, signed in (
         (f"{NUMBERS[name]} {one}", one == "exp_avg") for name in cut for one in ("exp_avg", "exp_avg_sq")
     ):
-        codes, scale = before[key].reshape(len(before[key]), -1), before[f"{key}_unit"]
+        codes, scale = before[key].reshape(len(before[key]), -1), before[f"{key}_scale"]
         wanted = groups.decode(NUMPY, codes, scale, signed).reshape(loaded[key].shape)
         np.testing.assert_allclose(loaded[key], wanted, rtol=1e-6, err_msg=key)
     for name in SHAPES:

@@ -21,7 +21,7 @@ from layerwise.engines import Stats
 from layerwise.rules.asks import Array, T
 from layerwise.rules.states import is_signed
 from layerwise.storage import Coded, Format
-from layerwise.storage.coded import CODED, FORMER
+from layerwise.storage.coded import CODED
 from layerwise.storage.forms import Shape, scales_of
 from layerwise.storage.index import index_of
 from layerwise.storage.stored import Stored
@@ -74,7 +74,7 @@ class Part(NamedTuple):
 
 def names_of(fields: Sequence[str]) -> set[str]:
     """Return all names that arrays of a rule with these fields may have."""
-    beside = {field + coded.suffix for field in fields for coded in (*CODED.values(), *FORMER)}
+    beside = {field + coded.suffix for field in fields for coded in CODED.values()}
     return {*fields, *beside, MASTER, REMAINDER}
 
 
@@ -120,7 +120,7 @@ class NamedState(NamedTuple):
         """Return the format of a field's codes; None if it has numbers, or is missing."""
         if field not in self.arrays:
             return None
-        found = [one for one in (*CODED.values(), *FORMER) if self.lib.dtype(self.arrays[field]) in one.dtypes]
+        found = [one for one in CODED.values() if self.lib.dtype(self.arrays[field]) in one.dtypes]
         return next((one for one in found if field + one.suffix in self.arrays), found[0] if found else None)
 
     def form(self, field: str) -> str:
@@ -137,10 +137,6 @@ class NamedState(NamedTuple):
         """Return the fields that are stored as codes, with the names of their scales."""
         each = {field: self.beside(field) for field in self.arrays if field not in (MASTER, REMAINDER)}
         return {field: scales for field, scales in each.items() if scales != field and scales in self.arrays}
-
-    def is_former(self) -> bool:
-        """Return True if a field is stored as codes that are no longer written."""
-        return any(self.coded(field) in FORMER for field in self.of_codes())
 
     def numbers(self, field: str) -> Array:
         """Return a field in floating point: itself, or the numbers of its codes."""

@@ -133,8 +133,7 @@ def _slot(name: Name, entry: Mapping[str, Array], plan_of: Callable[[Name, tuple
             f"{_keys(name, missing)}. Create the optimizer with the options it was saved with."
         )
     arrays = {key: _array(f"{name}/{key}", entry[key], part) for key, part in parts.items() if key in entry}
-    state = NamedState(Arrays(), arrays)
-    return Slot(state.in_numbers() if state.is_former() else arrays, held("step", entry, COUNT, f"{name}/"), plan.shape)
+    return Slot(arrays, held("step", entry, COUNT, f"{name}/"), plan.shape)
 
 
 def _keys(name: Name, fields: set[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from layerwise.storage import Coded, groups
 
 CODED = {one.name: one for one in (groups.EIGHT,)}
-FORMER = (groups.ROOTS,)  # in checkpoints: read as numbers, and never written
 DTYPES = tuple(dtype for one in CODED.values() for dtype in one.dtypes)
 
 

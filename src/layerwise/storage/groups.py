@@ -80,7 +80,9 @@ def code_of(b: Bits, size: Array, scale: Array, added: Array, signed: bool) -> A
 
 def decode(b: Bits, codes: Array, scale: Array, signed: bool) -> Array:
     """Return the numbers of the rows of a matrix, given codes as floats."""
-    xp, wide = b.xp, _of_each(b.xp, scale, codes.shape[1])
+    xp, (rows, length) = b.xp, codes.shape
+    groups = scale.shape[1]
+    wide = xp.broadcast_to(scale[:, :, None], (rows, groups, GROUP)).reshape(rows, groups * GROUP)[:, :length]
     size = size_of(b, b.integers(abs(codes)), abs(wide), signed)
     size = xp.where((wide < 0) & (abs(codes) == (SIGNED if signed else UNSIGNED)), float("inf"), size)
     return xp.where(codes < 0, -size, size) if signed else size * size
@@ -89,20 +91,6 @@ def decode(b: Bits, codes: Array, scale: Array, signed: bool) -> Array:
 def size_of(b: Bits, code: Array, scale: Array, signed: bool) -> Array:
     """Return the number of a code that is not below 0."""
     return (b.floats(b.shifted(code, PLACE_SIGNED if signed else PLACE_UNSIGNED) + ONE) - 1.0) * scale
-
-
-def decode_roots(b: Bits, codes: Array, scale: Array, signed: bool) -> Array:
-    """Return the numbers of codes of a former format: of |x| or √x the root, in 127 or 255 parts of the largest."""
-    xp, wide = b.xp, _of_each(b.xp, scale, codes.shape[1])
-    root = xp.where((wide < 0) & (abs(codes) == (SIGNED if signed else UNSIGNED)), float("inf"), abs(codes * wide))
-    square = root * root
-    return xp.where(codes < 0, -square, square) if signed else square * square
-
-
-def _of_each(xp: Functions, scale: Array, length: int) -> Array:
-    """Return the scale of each number in rows of this length."""
-    rows, groups = scale.shape
-    return xp.broadcast_to(scale[:, :, None], (rows, groups, GROUP)).reshape(rows, groups * GROUP)[:, :length]
 
 
 def _grouped(xp: Functions, x: Array) -> Array:
@@ -114,5 +102,4 @@ def _grouped(xp: Functions, x: Array) -> Array:
     return x.reshape(rows, groups, GROUP)
 
 
-EIGHT = Coded("int8", "_unit", ("int8", "uint8"), encode, decode)
-ROOTS = EIGHT._replace(suffix="_scale", decode=decode_roots)
+EIGHT = Coded("int8", "_scale", ("int8", "uint8"), encode, decode)

@@ -144,7 +144,7 @@ def checked(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State
     """Return a loaded state, if it fits its parameter, and other programs' entries.
 
     Equal states of several parameters are checked once, for the first of them; `alike` holds the checked ones, and
-    whether their groups can stay.
+    whether their groups survive the cut of the parameter.
     """
     name = plan.name
     if not isinstance(state, Mapping):
@@ -157,8 +157,7 @@ def checked(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State
     own = restored(own, plan.shape)
     if (kind := _kind(plan, own)) is None or kind not in alike:
         _check_loaded(plan, own)
-        codes = named_state(own)
-        alike[kind] = not codes.of_codes() or not (codes.is_former() or plan.why_not_grouped())
+        alike[kind] = not named_state(own).of_codes() or not plan.why_not_grouped()
     if not alike[kind]:
         own = _ungrouped(own)
     step = as_step(name, own.pop("step"))
@@ -221,8 +220,7 @@ def _beside(plan: Plan, key: str, x: Any) -> Any:
 
 
 def _ungrouped(state: State) -> State:
-    """Return the state with numbers in place of groups, which would not survive the cut of the parameter, or whose
-    format is not written any more.
+    """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
 
     If they are already cut in another way, the ranks gather them first.
     """
