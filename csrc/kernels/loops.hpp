@@ -31,7 +31,6 @@ namespace {
 #include "../numbers.hpp"
 #include "convert.hpp"
 #include "../printed/storage.hpp"
-#include "draws.hpp"
 #include "formats.hpp"
 #include "runs.hpp"
 #include "gradient.hpp"
