@@ -50,7 +50,7 @@ struct Stored {
 struct Storage {
   Stored of[ARRAYS];
   int64_t index, group;  // of the layer's first element
-  bool counts_by_one;    // along the innermost dimension
+  bool close;            // numbers along the innermost dimension count by one, and the upper halves of all are equal
 };
 
 // The numbers by which a gradient is prepared (rules/parts.py, `ready`); infinite bounds do nothing.

@@ -333,7 +333,7 @@ def test_a_state_is_put_in_the_form_that_is_asked_for_or_stays(api, form, to):
     np.testing.assert_allclose(other.weights()["w"], run.weights()["w"], rtol=0, atol=4e-3)
     if to == "float32":
         exact = walk(made(api, "Lamb", dtype="float32"), range(4)).state()["w"]["exp_avg_sq"]
-        assert np.linalg.norm(found["exp_avg_sq"] - exact) < 0.05 * np.linalg.norm(exact)
+        assert np.linalg.norm(found["exp_avg_sq"] - exact) < 0.02 * np.linalg.norm(exact)
 
 
 @pytest.mark.offers("change")
@@ -401,18 +401,18 @@ def test_every_class_takes_the_options_of_storage(api):
 FOUR = {"state_dtype": "int4", "master_weights": "split24"}
 
 
-def _in_fours(b, x, signed, drawn=None):
+def _in_fours(xp, x, signed, drawn=None):
     """Codes of 4 bits, in proportion to the numbers of their group."""
-    xp, (rows, length) = b.xp, x.shape
+    rows, length = x.shape
     most, count = (7.0 if signed else 15.0), groups.count(length)
     size = xp.concat([abs(x), xp.zeros_like(xp.broadcast_to(x[:, :1], (rows, count * 64 - length)))], 1)
     scale = xp.amax(size.reshape(rows, count, 64), 2) / most
     ratio = x / xp.where(_of_each(xp, scale, length) > 0, _of_each(xp, scale, length), 1.0)
-    return (xp.round(ratio) if drawn is None else xp.floor(ratio + drawn * 2.0**-24)), scale
+    return (xp.round(ratio) if drawn is None else xp.floor(ratio + drawn)), scale
 
 
-def _of_fours(b, codes, scale, signed):
-    return codes * _of_each(b.xp, scale, codes.shape[1])
+def _of_fours(xp, codes, scale, signed):
+    return codes * _of_each(xp, scale, codes.shape[1])
 
 
 def _of_each(xp, scale, length):
@@ -422,7 +422,7 @@ def _of_each(xp, scale, length):
 
 @pytest.mark.offers("in_place", "change")
 def test_a_new_format_is_its_mathematics_and_an_entry_in_the_list(api, monkeypatch):
-    monkeypatch.setitem(CODED, "int4", Coded("int4", "_scale4", ("int8", "uint8"), _in_fours, _of_fours))
+    monkeypatch.setitem(CODED, "int4", Coded("int4", "_scale4", ("int8", "uint8"), _in_fours, _of_fours, (1, 1)))
     monkeypatch.setattr(options, "DTYPES", checks.dtype("float32", "bfloat16", *CODED))
     run = walk(made(api, "Lamb", **FOUR), range(3))
     state = run.state()

@@ -161,8 +161,9 @@ class NamedState(NamedTuple):
 
     def multiply(self, field: str, by: float, inverse: bool) -> None:
         """Multiply or divide a field by a number; if it is stored as codes, the scales change."""
-        key = self.beside(field)
-        self.arrays[key] = (truediv if inverse else mul)(self.arrays[key], by)
+        coded, key = self.coded(field), self.beside(field)
+        power = 1 if coded is None else coded.powers[coded.dtypes.index(self.lib.dtype(self.arrays[field]))]
+        self.arrays[key] = (truediv if inverse else mul)(self.arrays[key], by ** (1 / power))
 
     # ---- weights
 

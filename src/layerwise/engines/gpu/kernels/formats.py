@@ -28,7 +28,8 @@ BESIDE, KEYS = number(0), number(5)
 OFFSET, JOB_STORAGE = columns(2, 10)
 
 GROUP, SIGNED, UNSIGNED = (number(n) for n in (groups.GROUP, groups.SIGNED, groups.UNSIGNED))
-PLACE_SIGNED, PLACE_UNSIGNED, LOWEST = (number(n) for n in (groups.PLACE_SIGNED, groups.PLACE_UNSIGNED, groups.LOWEST))
+LOWEST = number(groups.LOWEST)
+ROUNDER = number(1.5 * 2.0**23)  # added to a smaller number and taken away, it leaves an integer: ties to even
 
 # ---- where things lie
 
@@ -160,6 +161,13 @@ def drawn_bits(at, e):
 
 
 @triton.jit
+def bent(x, SIGNS: tl.constexpr):
+    """Return the root that is stored of a magnitude."""
+    x = tl.sqrt_rn(x)
+    return x if SIGNS else tl.sqrt_rn(x)
+
+
+@triton.jit
 def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.constexpr):
     """Return the codes of whole groups, and the scale of each."""
     if not FULL:
@@ -167,34 +175,34 @@ def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.co
     x = tl.reshape(x.to(tl.float32), (mask.numel // GROUP, GROUP))
     size = tl.abs(x)
     known = size < float("inf")
-    size = tl.where(known, size, 0.0)
+    root = bent(tl.where(known, size, 0.0), SIGNS)
+    most: tl.constexpr = SIGNED if SIGNS else UNSIGNED
     broken = tl.max(tl.where(known, 0, 1), 1) > 0
-    added = tl.full((), 0x80000000, tl.uint32)  # to nearest: by half of a code
+    top = tl.where(broken, most - 1, tl.full((), most, tl.float32))
+    scale = tl.div_rn(tl.max(root, 1), top)
+    some = scale > 0
+    inverse = tl.div_rn(tl.full((), 1.0, tl.float32), tl.where(some, scale, 1.0))
+    code = root * tl.where(some, inverse, 0.0)[:, None]
+    # The choice stands between product and sum, which would otherwise be made together and rounded once.
+    code = tl.where(code > top[:, None], top[:, None], code)
     if DRAWN:
-        added = tl.reshape(drawn, (mask.numel // GROUP, GROUP))
-    if SIGNS:
-        added = added >> (32 - PLACE_SIGNED)
-        scale = parts.float_of(printed.scale_signed(parts.bits_of(tl.max(size, 1))))
-        codes = printed.code_signed(size, scale[:, None], added).to(tl.int32)
-        codes = tl.where(known, codes, SIGNED)
-        codes = tl.where(x < 0, -codes, codes)
+        share = printed.fraction(tl.reshape(drawn, (mask.numel // GROUP, GROUP)))
+        codes = printed.drawn_signed(code, share) if SIGNS else printed.drawn_unsigned(code, share)
     else:
-        added = added >> (32 - PLACE_UNSIGNED)
-        root = tl.sqrt_rn(size)
-        scale = parts.float_of(printed.scale_unsigned(parts.bits_of(tl.max(root, 1))))
-        codes = printed.code_unsigned(root, scale[:, None], added).to(tl.int32)
+        codes = code + ROUNDER - ROUNDER
+    if not SIGNS:
         codes = tl.where((root > 0) & (codes < LOWEST), LOWEST, codes)
-        codes = tl.where(known, codes, UNSIGNED)
-    return tl.reshape(codes, mask.shape), tl.where(broken, -scale, scale)
+    codes = tl.where(known, codes, most)
+    if SIGNS:
+        codes = tl.where(x < 0, -codes, codes)
+    return tl.reshape(codes.to(tl.int32), mask.shape), tl.where(broken, -tl.where(some, scale, 1.0), scale)
 
 
 @triton.jit
 def decode(codes, scale, SIGNS: tl.constexpr):
     wide = tl.broadcast_to(scale[:, None], (codes.numel // GROUP, GROUP))
     wide = tl.reshape(wide, codes.shape)
-    code = tl.abs(codes.to(tl.int32))
-    by, bits = tl.abs(wide), code.to(tl.uint32)
-    size = printed.size_signed(bits, by) if SIGNS else printed.size_unsigned(bits, by)
+    root = codes * tl.abs(wide)
     most: tl.constexpr = SIGNED if SIGNS else UNSIGNED
-    size = tl.where((wide < 0) & (code == most), float("inf"), size)
-    return tl.where(codes < 0, -size, size) if SIGNS else size * size
+    square = tl.where((wide < 0) & (tl.abs(codes) == most), float("inf"), root * root)
+    return tl.where(root < 0, -square, square) if SIGNS else square * square
