@@ -397,12 +397,6 @@ class Optimizer(torch.optim.Optimizer, Like):
         )
 
 
-def _check_closure(closure: Any) -> None:
-    if not callable(closure):
-        way_out = "Call loss.backward() first, and then step()."
-        raise HyperparameterError(sentence("closure", "a function that returns the loss", closure, way_out))
-
-
 def _stepper_for(setup: Setup) -> type[Stepper]:
     """Return what takes the steps of an optimizer."""
     return OffloadedStepper if setup.offload else Stepper
