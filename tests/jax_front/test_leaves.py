@@ -33,7 +33,9 @@ def test_a_traced_rate_leaves_the_arithmetic_in_the_dtype_of_the_parameter(jax64
 
 @each
 def test_a_schedule_that_takes_no_step_is_refused(name):
-    with pytest.raises(HyperparameterError, match=r"`learning_rate` must be .* a function of the step"):
+    with pytest.raises(
+        HyperparameterError, match=r"`learning_rate` is called with the step, which this function does not take"
+    ):
         made(name, learning_rate=lambda: 0.1)
 
 

@@ -107,7 +107,9 @@ CHANGES = {
     "broken state": Change(partial(_state, plain=False), "(StateError: ", "StateError"),
     "plain state": Change(partial(_state, plain=True), "(StateError: ", "StateError"),
     "forbidden lr": Change(_option("lr", -1.0), "(HyperparameterError: ", "HyperparameterError"),
-    "missing option": Change(lambda opt, params: opt.param_groups[0].pop("maximize"), "(KeyError: ", "KeyError"),
+    "missing option": Change(
+        lambda opt, params: opt.param_groups[0].pop("maximize"), "(HyperparameterError: ", "HyperparameterError"
+    ),
 }
 REDISTRIBUTED = {**CHANGES, "arrived": Change(_arrived, "the gradient of")}  # where gradients are
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch.utils import backend_registration
@@ -36,4 +37,4 @@ def test_kernels_are_for_no_such_device(device):
 
     assert device not in kinds.DEVICES
     with pytest.raises(_engines.EngineError, match=f"there are none for {device}"):
-        _engines.check_device(_engines.FUSED, "w", device)
+        _engines.check_device(_engines.FUSED, "w", device, SimpleNamespace(hyper=ENTRIES["Lamb"].hyper))

@@ -468,7 +468,7 @@ def test_a_rule_changed_by_hand_finds_state_of_another():
     opt = Mixed([{"params": list(params.items()), "rule": "lamb"}])
     walk(opt, params, range(2))
     opt.param_groups[0]["rule"] = "lars"
-    with pytest.raises(HyperparameterError, match="a group with the rule Lars has no option 'momentum'"):
+    with pytest.raises(HyperparameterError, match="the group has no 'momentum', which Lars needs"):
         walk(opt, params, [2])
     opt.param_groups[0].update({"rule": "lars", **Lars(parameters(0).items()).defaults})
     with pytest.raises(StateError, match=r"'exp_avg' of matrix is not part of the state of Lars.*clear_state"):

@@ -41,7 +41,8 @@ class Check:
         except Refused as why:
             if why.args:
                 raise HyperparameterError(why.args[0].format(argument)) from None
-            way_out = f"Pass float({value!r})." if self._takes_as_number(value) else way_out
+            if way_out.startswith("Pass") and self._takes_as_number(value):
+                way_out = f"Pass float({value!r})."
             raise HyperparameterError(sentence(argument, self.allowed, value, way_out)) from None
 
     def takes(self, value: Any) -> bool:
