@@ -26,12 +26,12 @@ from harness.shapes import SETS
 from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.models import Decoder
 from layerwise.engines import Engine, Job
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 from layerwise.rules.states import is_signed
-from layerwise.storage import Format, Storage, groups
+from layerwise.storage import Format, JobFormats, quantized_groups
 from layerwise.storage.bits import Key
-from layerwise.storage.forms import scales_of
 from layerwise.storage.index import index_of
+from layerwise.storage.state_dtypes import scales_of
 from layerwise.torch.step._engines import RULE, ForeachEngine
 from rows import RESULTS, parser_of, provenance, show, supersede
 
@@ -132,16 +132,16 @@ def in_form(rule: Any, p: Tensor, state: Any, key: Key, weights: str = "", kept:
         forms = [Format(torch.empty_like(p, dtype=rest), key if weights == "split24" else None)]
     found = []
     for field, x in zip(state._fields, state, strict=True):
-        large = kept and x is not None and x.shape == p.shape and p.numel() >= groups.LEAST
+        large = kept and x is not None and x.shape == p.shape and p.numel() >= quantized_groups.LEAST
         if large and kept == "int8":
-            coded = getattr(torch, groups.EIGHT.dtype(is_signed(rule, field)))
+            coded = getattr(torch, quantized_groups.EIGHT.dtype(is_signed(rule, field)))
             scales = torch.empty(scales_of(tuple(p.shape)), device=p.device)
-            forms.append(Format(scales, key, groups.EIGHT))
+            forms.append(Format(scales, key, quantized_groups.EIGHT))
         else:
             coded = torch.bfloat16 if large else None
             forms.append(Format(None, key) if large else None)
         found.append(x if coded is None else x.to(coded))
-    given = Storage(tuple(forms), index_of(p.shape), int(p.ndim > 1)) if any(forms) else None
+    given = JobFormats(tuple(forms), index_of(p.shape), int(p.ndim > 1)) if any(forms) else None
     return p.to(torch.bfloat16) if weights else p, type(state)(*found), given
 
 

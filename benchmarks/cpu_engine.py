@@ -23,7 +23,7 @@ from harness.shapes import SETS, Shapes, parameters
 from harness.tensors import GRADIENT, WEIGHT, Tensors
 from harness.timing import Step
 from layerwise import _native
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 from layerwise.torch.step import _engines
 from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 

@@ -22,8 +22,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import torch
 
 from harness.timing import Timing
-from layerwise.rules.matrices import least_work, multiplications, shorter_kept
 from layerwise.rules.muon import JORDAN
+from layerwise.rules.newton_schulz import gram_dims, least_work, multiplications
 from layerwise.torch import Muon
 from rows import RESULTS, alternately, figures, parser_of, provenance, show, supersede
 
@@ -149,7 +149,7 @@ def counted(shapes: Sequence[tuple[int, int]], dtype: str) -> tuple[float, float
     """Multiplications of ours, and of the usual iteration; a symmetric product counts whole."""
     ours = usual = 0.0
     for shape in shapes:
-        sides, (k, n) = shorter_kept(shape, (0,), (1,)), (min(shape), max(shape))
+        sides, (k, n) = gram_dims(shape, (0,), (1,)), (min(shape), max(shape))
         ours += multiplications(k, n, least_work(JORDAN * 5, sides, shape, dtype))
         usual += multiplications(k, n, tuple((one,) for one in JORDAN * 5))
     return ours, usual

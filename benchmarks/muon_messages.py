@@ -23,10 +23,10 @@ from torch.distributed.tensor import Replicate, Shard
 
 import layerwise.torch
 import rows
-from layerwise.drivers import ToBring
+from layerwise.drivers import GatherRequest
 from layerwise.rules import muon
-from layerwise.rules.asks import Whole
-from layerwise.rules.matrices import multiplications
+from layerwise.rules.newton_schulz import multiplications
+from layerwise.rules.requests import WholeMatrices
 from layerwise.torch.sharding._cuts import Cut, axis_of
 from layerwise.torch.sharding._routes import Owners, Route, hops_of, waves_of
 from layerwise.torch.step._plan import plan_of
@@ -108,7 +108,7 @@ def counted(parameters: Sequence[Tensor], layout: Layout, dtype: str) -> Counted
             sides = held.piece.h.dims
             assert sides.whole, "its sums are added up, which is not counted here"
             terms = torch.empty(here, device="meta")
-            wholes.append(ToBring(len(helds), Whole(terms, sides.kept, sides.summed, abs)))
+            wholes.append(GatherRequest(len(helds), WholeMatrices(terms, sides.kept, sides.summed, abs)))
             helds.append(held)
         routes = Owners(axes).routes(wholes, helds)
         waves = waves_of(routes, axes)

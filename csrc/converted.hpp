@@ -5,7 +5,7 @@
 
 namespace layerwise {
 
-// Makes the keys of a step (src/layerwise/storage/bits.py, `at_step` and `turned`).
+// Makes the keys of a step (src/layerwise/storage/bits.py, `keys_at_step` and `bits_of_group`).
 void draw(Storage& storage, uint64_t t);
 
 // An array without gaps, in rows that have groups of their own.

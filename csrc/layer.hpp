@@ -53,7 +53,7 @@ struct Storage {
   bool close;            // numbers along the innermost dimension count by one, and the upper halves of all are equal
 };
 
-// The numbers by which a gradient is prepared (rules/parts.py, `ready`); infinite bounds do nothing.
+// The numbers by which a gradient is prepared (rules/clipping.py, `prepare_gradient`); infinite bounds do nothing.
 struct GradientNumbers {
   double t;                       // the step's number
   double scale, sign, low, high;  // g ← clip(sign·g/scale, low, high)

@@ -17,8 +17,8 @@ from demo.pool import WorkerError, carry_out
 from demo.result import Result
 from demo.settings import ACTS, SEEDS
 from demo.terminal import Watch, new_console, show
-from layerwise.cli.exits import INTERRUPTED, forget_output
-from layerwise.contrib._files import beside
+from layerwise.cli.exit_codes import INTERRUPTED, forget_output
+from layerwise.contrib._files import new_file_beside
 from layerwise.engines.processor import available_processors
 
 NAME = "layerwise-demo.html"
@@ -93,7 +93,7 @@ def report_path(out: str | Path | None) -> Path:
         if path.exists() and not path.is_file():
             raise CannotWrite(path, "it is no ordinary file")
         check_writable(path)
-        with beside(nearest_folder(path) / path.name) as (_, file):
+        with new_file_beside(nearest_folder(path) / path.name) as (_, file):
             file.write(b" " * ENOUGH)  # what a full disk would otherwise say at the end of the work
     return path
 

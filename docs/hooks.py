@@ -22,7 +22,7 @@ import pages  # noqa: E402
 from layerwise import presets  # noqa: E402  # the checkout's own, as mkdocstrings reads it
 from layerwise.catalog.registry import ENTRIES  # noqa: E402
 from layerwise.recipes import CURVES  # noqa: E402
-from layerwise.recipes.advice import number  # noqa: E402
+from layerwise.recipes.advice import format_number  # noqa: E402
 
 # Pages outside of this folder, and their names on the site.
 OUTSIDE = {
@@ -204,7 +204,7 @@ def points_of(optimizer: str) -> str:
     for curve in CURVES:
         for point in curve.points if curve.optimizer == optimizer else ():
             averages = "/".join(f"{one:g}" for one in point.betas or [point.momentum or 0] if one)
-            decay = "" if point.weight_decay is None else number(point.weight_decay, 6)
+            decay = "" if point.weight_decay is None else format_number(point.weight_decay, 6)
             cost = "" if point.cost is None else f"{point.cost:g} {curve.unit}"
             warmup = "" if point.warmup is None else f"{100 * point.warmup:.3g}"
             cells = (curve.name, f"{point.batch:,}", f"{point.lr:.4g}", warmup, averages, decay, cost)

@@ -48,5 +48,5 @@ def _complete(one: griffe.Class | griffe.Function) -> None:
     if module == ["optimizers"] and one.parent.is_module and name in BY_LOWER:
         entry = ENTRIES[BY_LOWER[name]]
         is_state = one.name.endswith("State")
-        made = docstrings.of_state(entry) if is_state else docstrings.of_optimizer(entry, api, APIS[api](entry))
+        made = docstrings.state_doc(entry) if is_state else docstrings.optimizer_doc(entry, api, APIS[api](entry))
         one.docstring.value = made

@@ -20,7 +20,7 @@ import layerwise.numpy
 from layerwise.catalog.registry import ENTRIES, Entry
 from layerwise.engines.printed_programs import RULES
 from layerwise.options.settings import options_in_order
-from layerwise.rules.asks import Keep
+from layerwise.rules.requests import Keep
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from layerwise import drivers
-from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Now
+from layerwise.rules.arrays import apply_moves
+from layerwise.rules.requests import Now
 
 Arrays = list[np.ndarray]
 
@@ -66,8 +66,8 @@ def trajectory(
     *,
     lrs: Sequence[float] | None = None,
     dtype: str = "float64",
-    local: Any = drivers.local,
-    run: Any = drivers.Run,
+    local: Any = drivers.drive_whole,
+    run: Any = drivers.TensorRun,
 ) -> list[Arrays]:
     """Step `params` together with each of `grads` in turn; the parameters after every step."""
     fitted = [settings.fit(np.shape(p), (), float(np.finfo(dtype).eps)) for p in params]
@@ -75,11 +75,11 @@ def trajectory(
     def step(ps: Any, gs: Any, states: Any, b2: Any, t: Any, lr: Any, lam: Any) -> Any:
         now = Now(t, lr, lam, beta2=b2)
         runs = [
-            run((rule.step(space.xp, p, g, state, h, now),), np.shape(p), (), h.asks_of_model)
+            run((rule.step(space.xp, p, g, state, h, now),), np.shape(p), (), h.needs_model_sum)
             for p, g, state, h in zip(ps, gs, states, fitted, strict=True)
         ]
         done = [stepped for [stepped] in local(space.xp, runs)]
-        return [moved(space.xp, p, d.moves) for p, d in zip(ps, done, strict=True)], [d.state for d in done]
+        return [apply_moves(space.xp, p, d.moves) for p, d in zip(ps, done, strict=True)], [d.state for d in done]
 
     step = space.wrap(step)
     ps = [space.array(p, dtype) for p in params]

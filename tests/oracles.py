@@ -17,13 +17,13 @@ from layerwise import drivers
 from layerwise.engines import Job
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 
 WORLD = SimpleNamespace(
     rules={case.name: case.rule for case in CASES},
     cases=CASES,
-    local=drivers.local,
-    Run=drivers.Run,
+    local=drivers.drive_whole,
+    Run=drivers.TensorRun,
     RuleEngine=RuleEngine,
 )
 

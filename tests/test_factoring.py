@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerwise.rules import dimensions
+from layerwise.rules import factored_dims
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ from layerwise.rules import dimensions
     ],
 )
 def test_dims(how: object, shape: tuple[int, ...], smallest: int, found: object) -> None:
-    assert dimensions.dims(how, shape, smallest) == found
+    assert factored_dims.dims(how, shape, smallest) == found
 
 
 def test_blocks_are_judged_by_their_own_shape() -> None:
-    assert dimensions.dims("last", (3, 8, 4), 0, block_dims=(0,)) == ((1,), (2,))
-    assert dimensions.dims("last", (8, 3, 4), 0, block_dims=(1,)) == ((0,), (2,))
-    assert dimensions.dims("matrix", (3, 8, 4), 0, block_dims=(0,)) == ((1,), (2,))
-    assert dimensions.dims("last", (8, 3), 0, block_dims=(1,)) is None
+    assert factored_dims.dims("last", (3, 8, 4), 0, block_dims=(0,)) == ((1,), (2,))
+    assert factored_dims.dims("last", (8, 3, 4), 0, block_dims=(1,)) == ((0,), (2,))
+    assert factored_dims.dims("matrix", (3, 8, 4), 0, block_dims=(0,)) == ((1,), (2,))
+    assert factored_dims.dims("last", (8, 3), 0, block_dims=(1,)) is None

@@ -17,7 +17,7 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, UnknownOptionError
 from layerwise.options import arguments
 from layerwise.options.misspellings import guess
-from layerwise.options.names import KERAS, OF_KERAS, OPTAX, PADDLE, same
+from layerwise.options.names import KERAS, OF_KERAS, OPTAX, PADDLE, synonyms
 
 P = [torch.nn.Parameter(torch.ones(2))]
 OF_TORCH = ("Lamb", "Adafactor", "Mixed", "Muon", "ScaleSGD", "SinkGD")
@@ -102,21 +102,21 @@ def test_the_options_that_are_meant_exist():
         "parameters",
         "grad_clip",
     }
-    assert [names for names, _ in same() if names[0] not in taken] == []
+    assert [names for names, _ in synonyms() if names[0] not in taken] == []
 
 
 def test_an_option_is_found_by_each_name_that_it_has_in_some_api():
     for api in (OPTAX, PADDLE, KERAS, OF_KERAS):
         for entry in ENTRIES.values():
-            for option, names in api.of(entry.hyper).items():
+            for option, names in api.renamed_options(entry.hyper).items():
                 for i, name in enumerate(names, 1):
                     assert guess(name, ["xyzzy", option]).startswith(f"Did you mean `{option}`")
                     assert guess(option, ["xyzzy", name]).startswith(f"Did you mean `{name}`")
                     if len(names) > 1:
                         assert name.endswith(str(i))
                         assert f"(the {('first', 'second')[i - 1]} of a pair)" in guess(name, ["xyzzy", option])
-    assert KERAS.of(ENTRIES["Adafactor"].hyper)["eps"] == ("epsilon_1", "epsilon_2")
-    assert KERAS.of(ENTRIES["Lamb"].hyper)["eps"] == ("epsilon",)
+    assert KERAS.renamed_options(ENTRIES["Adafactor"].hyper)["eps"] == ("epsilon_1", "epsilon_2")
+    assert KERAS.renamed_options(ENTRIES["Lamb"].hyper)["eps"] == ("epsilon",)
 
 
 def test_a_subclass_keeps_arguments_of_its_own():

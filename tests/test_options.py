@@ -422,26 +422,30 @@ def test_the_numpy_front_has_the_signature_of_the_settings(cls):
 
 def test_functions_are_compared_between_processes_by_their_names():
     assert "beta2=" not in repr(Adafactor(beta2=halve))
-    assert [settings.in_words(x) for x in (halve, SCHEDULE, 0.5)] == ["<function halve>", "<function Scheduled>", 0.5]
+    assert [settings.as_plain_value(x) for x in (halve, SCHEDULE, 0.5)] == [
+        "<function halve>",
+        "<function Scheduled>",
+        0.5,
+    ]
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
 def test_settings_that_only_count_in_the_norm_of_all_are_like_others(entry):
     h = entry.hyper()
-    counting = h.counting()
+    counting = h.counted_in_norm()
     assert (h.model_bound, counting.model_bound) == (0, inf)
-    assert h.counting() is counting
-    assert counting.counting() is counting
+    assert h.counted_in_norm() is counting
+    assert counting.counted_in_norm() is counting
     assert type(counting) is type(h)
-    assert counting.form() != h.form()
+    assert counting.without_numbers() != h.without_numbers()
     assert pickle.loads(pickle.dumps(counting)).model_bound == inf
-    assert settings.settled(h, lr=0.5).model_bound == 0
-    assert settings.settled(counting, lr=0.5).model_bound == inf
+    assert settings.with_values(h, lr=0.5).model_bound == 0
+    assert settings.with_values(counting, lr=0.5).model_bound == inf
 
 
 def test_settings_that_count_in_the_norm_of_all_are_of_the_same_blocks():
     fitted = [ENTRIES["NovoGrad"].hyper().fit((4, 6), dims, 1e-7) for dims in ((0,), (1,))]
-    assert [h.counting().block_dims for h in fitted] == [(0,), (1,)]
+    assert [h.counted_in_norm().block_dims for h in fitted] == [(0,), (1,)]
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
@@ -449,7 +453,7 @@ def test_settings_are_equal_if_they_compute_the_same(entry):
     """What is set beside options counts, and the types of numbers do."""
     h = entry.hyper()
     others = [
-        h.counting(),
+        h.counted_in_norm(),
         h.settled(block_dims=(0,)),
         h.settled(block_dims=(1,)),
         h.settled(maximize=0),
@@ -463,8 +467,8 @@ def test_settings_are_equal_if_they_compute_the_same(entry):
     assert [(i, j) for i, x in enumerate(others) for j, y in enumerate(others) if (x == y) is not (i == j)] == []
     assert h.settled(block_dims=(0,)) == others[1]
     assert hash(h.settled(block_dims=(0,))) == hash(others[1])
-    assert [settings.settled(h, lr=x).lr for x in (1.0, True, 1)] == [1.0, True, 1]
-    assert [type(settings.settled(h, lr=x).lr) for x in (1.0, True, 1)] == [float, bool, int]
+    assert [settings.with_values(h, lr=x).lr for x in (1.0, True, 1)] == [1.0, True, 1]
+    assert [type(settings.with_values(h, lr=x).lr) for x in (1.0, True, 1)] == [float, bool, int]
 
 
 @each

@@ -15,10 +15,10 @@ from cases import CASES, KERNELED, case_of
 from namespaces import NAMESPACES, trajectory
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.program_types import forms_of, presence_of
-from layerwise.engines.programs import numbers
+from layerwise.engines.program_types import option_forms, present_state
+from layerwise.engines.programs import kernel_numbers
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "tools").exists(), reason="the tools are in the source alone")
@@ -141,11 +141,11 @@ def test_the_program_is_the_rule(case: Any, shape: Any) -> None:
         if not h.has_kernels:
             rare = {name: x for name, x in case.usual().items() if name in ("caution", "keep_norm", "radial", "adapt")}
             h = case.hyper(**{**options, **rare}).fit(shape, (), 1e-7)
-        there = presence_of(case.rule.shapes(h, shape))
-        key = (there, *forms_of(getattr(h, name) for name in found.structures.options))
+        there = present_state(case.rule.shapes(h, shape))
+        key = (there, *option_forms(getattr(h, name) for name in found.structures.options))
 
         def known(t: int, h: Any = h) -> dict[str, float]:
-            values = numbers(h, Now(t, h.lr, h.weight_decay, beta2=h.beta2_of(t)))[6:]
+            values = kernel_numbers(h, Now(t, h.lr, h.weight_decay, beta2=h.beta2_of(t)))[6:]
             return dict(zip(found.numbers, values, strict=True))
 
         compare(found, found.structures.programs[key], case.rule, h, known, shape)
@@ -194,7 +194,7 @@ def rule_from(tmp_path: Path, name: str, source: str) -> Entry:
             "d = add(xp, k.eps, k.c2, d)",
             "exp_avg / (eps + c2 * root(c2 * exp_avg_sq + eps_root))",
         ),
-        ("move(xp, u, k.lam, unless", "move(xp, u, -k.lam, unless", "- lam * unless_off(lam, y0)"),
+        ("u, k.lam, unless", "u, -k.lam, unless", "- lam * unless_off(lam, y0)"),
         ("lr=lr * (c2**0.5 / c1) if", "lr=2 * lr * (c2**0.5 / c1) if", ""),
     ],
 )
@@ -221,9 +221,9 @@ from layerwise.options.checks import number
 from layerwise.options.settings import ClippedByNorm, Hyper, Scheduled
 from layerwise.options.fields import flag, option
 from layerwise.options import fields
-from layerwise.rules.asks import Array, Keep, Mean, Now, Squares, Stepped, Sum
+from layerwise.rules.requests import Array, Keep, Mean, Now, Squares, Stepped, Sum
 from layerwise.rules.arrays import length, square
-from layerwise.rules.parts import ready
+from layerwise.rules.clipping import prepare_gradient
 from layerwise.rules.scalars import choose
 from layerwise.options.values import is_zero
 
@@ -252,7 +252,7 @@ def shapes(h, shape):
     return State(shape, shape, shape)
 
 def step(xp, p, g, state, h, now):
-    raw, g = g, (yield from ready(xp, g, h, now))
+    raw, g = g, (yield from prepare_gradient(xp, g, h, now))
     m, v, most = state
     (mean,) = yield (Mean(g),)
     g = g - mean
@@ -291,15 +291,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 from layerwise.options.checks import number
-from layerwise.options.settings import NumberOfLayer, Scheduled
+from layerwise.options.settings import OneNumberPerLayer, Scheduled
 from layerwise.options.fields import option
 from layerwise.options import fields
-from layerwise.rules.asks import Array, Keep, Now, PerLayer, Squares, Stepped
+from layerwise.rules.requests import Array, Keep, Now, PerLayer, Squares, Stepped
 from layerwise.rules.arrays import length
-from layerwise.rules.parts import ready
+from layerwise.rules.clipping import prepare_gradient
 
 @dataclass(frozen=True)
-class Layered(NumberOfLayer):
+class Layered(OneNumberPerLayer):
     """Options."""
     lr: Scheduled = fields.lr(1e-3)
     beta: float = option(0.9, number(0, 1), "Decay.", "Pass a number.")
@@ -314,7 +314,7 @@ def shapes(h, shape):
     return State(shape, h.layer_shape(shape), shape)
 
 def step(xp, p, g, state, h, now):
-    g = yield from ready(xp, g, h, now)
+    g = yield from prepare_gradient(xp, g, h, now)
     m, size, e = state
     (gg,) = yield (Squares(g),)
     before, size = size, h.beta * size + length(xp, gg, g)
@@ -359,8 +359,12 @@ def test_state_that_is_one_number_of_a_layer(tmp_path: Path) -> None:
             "pp, uu, pu, *_ = yield (Squares(p),) * 2 + (Squares(u),) * 3",
             "at most 4 sums",
         ),
-        ("(yield from ready(xp, g, h, now))", "g", "does not make the gradient `ready`"),
-        ("ready(xp, g, h, now)", "ready(xp, 2 * g, h, now)", "something else `ready` than the gradient"),
+        ("(yield from prepare_gradient(xp, g, h, now))", "g", "does not make the gradient `ready`"),
+        (
+            "prepare_gradient(xp, g, h, now)",
+            "prepare_gradient(xp, 2 * g, h, now)",
+            "something else `ready` than the gradient",
+        ),
         ("g = g - mean", "g = raw - mean", "the gradient before that is `ready`"),
         ("g = g - mean", "g = (g - mean) / now.g_scale", "its `step` reads `now.g_scale`"),
         ("h.beta * v + ", "now.beta2 * v + ", "its `step` reads `now.beta2`"),

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from layerwise.engines.processor import processor_multiplies
+from layerwise.engines.processor import fast_product_dtype_of_cpu
 from layerwise.numpy import Muon
 from layerwise.rules import muon
-from layerwise.rules.matrices import in_stretches
+from layerwise.rules.newton_schulz import in_stretches
 from layerwise.rules.products import HALVES, operand, symmetric, worth_halving
-from layerwise.torch.arrays._library import multiplies, quick
+from layerwise.torch.arrays._library import fast_product_dtype, multiplies
 
 ERROR = {"float32": 1e-5, "float16": 6e-3, "bfloat16": 3e-2}
 
@@ -87,16 +87,16 @@ def test_fewer_digits_share_a_gram_matrix_among_fewer_iterations():
 
 
 def test_the_device_decides_where_nobody_has():
-    fitted = [h.on("float16").ns_dtype for h in (muon.Muon(), muon.Muon(ns_dtype="float32"))]
+    fitted = [h.with_fast_dtype("float16").ns_dtype for h in (muon.Muon(), muon.Muon(ns_dtype="float32"))]
     assert fitted == ["float16", "float32"]
-    assert muon.Muon().on(None).ns_dtype is None
+    assert muon.Muon().with_fast_dtype(None).ns_dtype is None
     cpu = torch.device("cpu")
-    assert quick(cpu, torch.float64) is None
-    assert quick(cpu, torch.float32) == processor_multiplies()
-    assert quick(torch.device("mps"), torch.float32) == "float16"
+    assert fast_product_dtype(cpu, torch.float64) is None
+    assert fast_product_dtype(cpu, torch.float32) == fast_product_dtype_of_cpu()
+    assert fast_product_dtype(torch.device("mps"), torch.float32) == "float16"
     assert multiplies(torch.device("mps"), "bfloat16") is torch.bfloat16
-    assert quick(torch.device("meta"), torch.float32) is None
-    assert (multiplies(cpu, "bfloat16") is None) == (processor_multiplies() is None)
+    assert fast_product_dtype(torch.device("meta"), torch.float32) is None
+    assert (multiplies(cpu, "bfloat16") is None) == (fast_product_dtype_of_cpu() is None)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_units_of_the_processor_are_those_that_the_system_names(flags, found, tm
     said = tmp_path / "cpuinfo"
     if flags is not None:
         said.write_text(f"processor : 0\nflags : {flags}\n", "utf-8")
-    assert processor_multiplies(str(said)) == found
+    assert fast_product_dtype_of_cpu(str(said)) == found
 
 
 def test_errors_on_the_page_are_those_measured():

@@ -18,7 +18,7 @@ from layerwise import torch as torch_front
 from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.recipes import CURVES, recommend
-from layerwise.recipes.advice import number, percent
+from layerwise.recipes.advice import format_number, format_percent
 
 PAGE = (Path(__file__).parent.parent / "docs" / "recipes.md").read_text("utf-8")
 OWN = {"reference_batch": 256, "reference_lr": 1e-3}
@@ -43,8 +43,8 @@ def test_answers_read_as_recommended_txt_has_them():
     [(1024, "1,020"), (999.9, "1,000"), (0.0078125, "0.00781"), (2.9e-6, "2.9e-6"), (3.5e-4, "0.00035")],
 )
 def test_numbers_are_as_people_write_them(x, words):
-    assert number(x) == words
-    assert (percent(0.0009), percent(0.001), percent(0.0)) == ("less than 0.1 %", "0.1 %", "0 %")
+    assert format_number(x) == words
+    assert (format_percent(0.0009), format_percent(0.001), format_percent(0.0)) == ("less than 0.1 %", "0.1 %", "0 %")
 
 
 # ---- a run of one's own

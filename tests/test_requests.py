@@ -11,12 +11,12 @@ import pytest
 from engines.parts import Cut, in_parts, step_parts
 from engines.worlds import WORLDS, Job, World, mapped
 
-from layerwise.drivers import Run, local, requests, whole
+from layerwise.drivers import TensorRun, drive_whole, partial_sums, whole
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
-from layerwise.rules.asks import Gram, Mean, ModelSum, Now, Stepped, Sum, Whole
 from layerwise.rules.lamb import Lamb
 from layerwise.rules.muon import Muon
+from layerwise.rules.requests import Gram, Mean, ModelSquares, Now, Stepped, Sum, WholeMatrices
 
 SHAPE = (6, 5, 4)
 NOW = Now(1, 1.0, 0.0)
@@ -37,7 +37,7 @@ RULE.__dict__.update(step=step, State=State, shapes=lambda h, shape: State(shape
 
 
 def step_by_model(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
-    (total,) = yield (ModelSum(g),)
+    (total,) = yield (ModelSquares(g),)
     return Stepped(((total, g),), state, {})
 
 
@@ -56,7 +56,7 @@ def step_of_matrices(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> A
     def work(x: Any) -> Any:
         return x * xp.reshape(xp.asarray(PLACES, dtype=x.dtype), PLACED[x.ndim])
 
-    (made,) = yield (Whole(p * g, (0,), (1, 2), work),)
+    (made,) = yield (WholeMatrices(p * g, (0,), (1, 2), work),)
     return Stepped(((1.0, trace * g), (1.0, made)), state, {})
 
 
@@ -124,15 +124,15 @@ def test_of_the_model(world: World) -> None:
 @pytest.mark.parametrize("large", [1, 1 << 16], ids=["computed again", "kept"])
 def test_under_jax(block_dims: tuple[int, ...], large: int, jax64: Any, monkeypatch: Any) -> None:
     from layerwise.jax import _drive
-    from layerwise.rules.arrays import moved
+    from layerwise.rules.arrays import apply_moves
 
     monkeypatch.setattr(_drive, "LARGE", large)
     job = job_of(block_dims)
 
     def stepped(p: Any, g: Any, total: Any) -> Any:
-        task = _drive.Task(RULE, job.h, SHAPE, block_dims, (p, g, total), NOW, p.dtype)
-        [done] = _drive.driven([task])
-        return moved(jax64.numpy, p, done.moves), done.state.total
+        task = _drive.PieceStep(RULE, job.h, SHAPE, block_dims, (p, g, total), NOW, p.dtype)
+        [done] = _drive.drive_rules([task])
+        return apply_moves(jax64.numpy, p, done.moves), done.state.total
 
     check(job, *jax64.jit(stepped)(job.p, job.g, job.state.total))
 
@@ -164,7 +164,7 @@ def test_matrices_in_parts(world: World) -> None:
 
 def test_equal_work_on_whole_tensors_of_one_shape_is_done_at_once_up_to_a_size(monkeypatch):
     """By rules that step side by side, of which as many wait for one another."""
-    monkeypatch.setattr(requests, "AT_ONCE", 45)
+    monkeypatch.setattr(partial_sums, "AT_ONCE", 45)
     monkeypatch.setattr(whole, "AT_ONCE", 65)
     seen: list[Any] = []
 
@@ -177,15 +177,15 @@ def test_equal_work_on_whole_tensors_of_one_shape_is_done_at_once_up_to_a_size(m
         return -x
 
     def stepping(x: Any, work: Any) -> Any:
-        (made,) = yield (Whole(x, (0,), (1,), work),)
+        (made,) = yield (WholeMatrices(x, (0,), (1,), work),)
         seen.append("done")
         return made
 
     each = [(np.full((4, 5), 1.0 * i), works) for i in range(5)]
     each[1:1] = [(np.full((2, 3), 7.0), works), (np.full((4, 5), 9.0), negates)]
     alike = [None if i == 4 else "alike" for i in range(len(each))]
-    runs = [Run((stepping(*one),), one[0].shape, alike=key) for one, key in zip(each, alike, strict=True)]
-    for (found,), (x, work) in zip(local(_arrays.Arrays.pure, runs), each, strict=True):
+    runs = [TensorRun((stepping(*one),), one[0].shape, alike=key) for one, key in zip(each, alike, strict=True)]
+    for (found,), (x, work) in zip(drive_whole(_arrays.Arrays.pure, runs), each, strict=True):
         np.testing.assert_array_equal(found, 2 * x if work is works else -x)
     done = ["done"] * 3
     assert seen == [(4, 5), (2, 3), "negated", *done, (4, 5, 2), (4, 5), *done, (4, 5), "done"]

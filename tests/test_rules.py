@@ -13,9 +13,9 @@ from oracles import ORACLES, WORLD, matches_reference
 from reference.paths import NUMPY, close, data, path
 
 from layerwise import preset
-from layerwise.drivers import Run, local
-from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Now
+from layerwise.drivers import TensorRun, drive_whole
+from layerwise.rules.arrays import apply_moves
+from layerwise.rules.requests import Now
 
 IN_JAX, DRAWS = (8, 32) if os.environ.get("CI") else (1, 2)  # of options, for each of which JAX compiles
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -122,8 +122,8 @@ def test_meta_gradients_are_finite_and_right_also_at_zero(case: Case, jax64: Any
         p, state = start, type(shapes)(*(None if s is None else space.xp.zeros(s) for s in shapes))
         for t in (1, 2):
             stepping = rule.step(space.xp, p, g + 0.125 * p, state, settings, Now(t, lr, 0.01))
-            [[done]] = local(space.xp, [Run((stepping,), g.shape)])
-            p, state = moved(space.xp, p, done.moves), done.state
+            [[done]] = drive_whole(space.xp, [TensorRun((stepping,), g.shape)])
+            p, state = apply_moves(space.xp, p, done.moves), done.state
         return space.xp.sum(p**2)
 
     both = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
@@ -188,9 +188,9 @@ def test_a_global_norm_over_two_dtypes_changes_neither(case: Case, space: Namesp
         h = settings.fit((2, 3), (), 1e-7)
         zeros = (None if s is None else space.array(np.zeros(s), dtype) for s in case.rule.shapes(h, (2, 3)))
         stepping = case.rule.step(space.xp, p, g, case.rule.State(*zeros), h, Now(1, 0.1, 0.0))
-        runs.append((p, Run((stepping,), (2, 3), (), h.asks_of_model)))
-    for (p, _), [done] in zip(runs, local(space.xp, [run for _, run in runs]), strict=True):
-        kept = [x for x in (moved(space.xp, p, done.moves), *done.state) if x is not None]
+        runs.append((p, TensorRun((stepping,), (2, 3), (), h.needs_model_sum)))
+    for (p, _), [done] in zip(runs, drive_whole(space.xp, [run for _, run in runs]), strict=True):
+        kept = [x for x in (apply_moves(space.xp, p, done.moves), *done.state) if x is not None]
         assert [x.dtype for x in kept] == [p.dtype] * len(kept)
 
 

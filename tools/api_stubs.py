@@ -136,7 +136,7 @@ def _names(api: str, entry: Entry) -> tuple[str, ...]:
 
 def summary(entry: Entry) -> str:
     """Return what classes say of a rule first, if it fits in a line."""
-    found = docstrings.summary(entry)
+    found = docstrings.first_line(entry)
     if len(found) > LONGEST_SUMMARY + 1:
         raise SystemExit(
             f"The first line of the docstring of {entry.rule.__name__}, which is the summary of {entry.name} in all "
@@ -161,7 +161,7 @@ def class_of(name: str, doc: str, declared: Sequence[Argument]) -> str:
 
 def _mixed() -> str:
     declared = of_mixed()
-    doc = docstrings.of_mixed(declared).rstrip()
+    doc = docstrings.mixed_doc(declared).rstrip()
     module = MODULES["torch"]._replace(title="The optimizer whose groups name their rules.", rate="")
     return stub(module, "", ["Mixed"], [class_of("Mixed", f'"""{doc}\n"""', declared)])
 
@@ -169,8 +169,8 @@ def _mixed() -> str:
 def _function(entry: Entry) -> str:
     state, name = _names("jax", entry)
     parts = "\n".join(f"    {part}: Any" for part in docstrings.fields_of_state(entry))
-    doc = textwrap.indent(_doc(docstrings.beginning(entry, "jax")), "    ")
-    of_state = textwrap.fill(docstrings.beginning_of_state(entry), WIDTH - 4)
+    doc = textwrap.indent(_doc(docstrings.doc_beginning(entry, "jax")), "    ")
+    of_state = textwrap.fill(docstrings.state_doc_beginning(entry), WIDTH - 4)
     return (
         f"class {state}(NamedTuple):\n{textwrap.indent(_doc(of_state), '    ')}\n\n    count: Any\n{parts}\n"
         f"    stats: Any = None\n\n"

@@ -15,7 +15,7 @@ from sharing import Functions, Members
 from symbols import COLUMN, COMPARISON, ROW, NotPrinted, Symbol, leaf
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.programs import names_of
+from layerwise.engines.programs import coefficient_names
 
 WIDTH = 120
 MOST = {
@@ -457,7 +457,7 @@ def numbers_in(entry: Entry, found: Structures) -> list[str]:
     """Return the names of the numbers that programs take: the rule's coefficients, then options and `now` as read."""
     h = entry.hyper().fit((1,), (), 1e-7)
     known = coefficients(entry, h)
-    own = [] if known is None else names_of(known)
+    own = [] if known is None else coefficient_names(known)
     read: dict[str, None] = {}
     for program in found.programs.values():
         xs = [*program.keep.values(), program.weights, *program.state.values(), *program.stats.values()]

@@ -20,7 +20,7 @@ from source import wrapped
 from symbols import Namespace, Symbol, leaf
 from triton_source import Triton
 
-from layerwise.storage import bits, groups, weights
+from layerwise.storage import bits, quantized_groups, sixteen_bits
 
 WIDTH = 120
 KEPT = leaf("parameter", "KEPT", is_array=True)  # how many bits a remainder keeps, which kernels are compiled for
@@ -53,11 +53,11 @@ BITS: Any = SimpleNamespace(
 
 
 def mix(x: Word, between: Word) -> Word:
-    return bits.mix(x, between, same)
+    return bits.hash_word(x, between, same)
 
 
 def at_step(first: Word, second: Word, low: Word, high: Word) -> tuple[Word, Word]:
-    return bits.at_step(bits.Key(first, second), (low, high), same)
+    return bits.keys_at_step(bits.Key(first, second), (low, high), same)
 
 
 def random(k0: Word, k1: Word, low: Word, high: Word) -> Word:
@@ -65,11 +65,11 @@ def random(k0: Word, k1: Word, low: Word, high: Word) -> Word:
 
 
 def hashed(k0: Word, k1: Word, low: Word, high: Word) -> Word:
-    return bits.hashed((k0, k1), low, high, same)
+    return bits.shared_hash((k0, k1), low, high, same)
 
 
 def taken(shared: Word, second: Word) -> Word:
-    return bits.taken(shared, second, same)
+    return bits.bits_of_field(shared, second, same)
 
 
 def turn(step: Word) -> Word:
@@ -77,47 +77,47 @@ def turn(step: Word) -> Word:
 
 
 def fraction(drawn: Word) -> Number:
-    return groups.fraction(BITS, drawn)
+    return quantized_groups.fraction(BITS, drawn)
 
 
 def round_bf16(x: Number, drawn: Word) -> Bf16:
-    return weights.round_bf16(BITS, x, drawn)
+    return sixteen_bits.round_bf16(BITS, x, drawn)
 
 
 def round_f16(x: Number, drawn: Word) -> F16:
-    return weights.round_f16(BITS, x, drawn)
+    return sixteen_bits.round_f16(BITS, x, drawn)
 
 
 def join_bf16(p: Number, rest: Whole) -> Number:
-    return weights.join_bf16(BITS, p, rest, KEPT)
+    return sixteen_bits.join_bf16(BITS, p, rest, KEPT)
 
 
 def join_f16(p: Number, rest: Whole) -> Number:
-    return weights.join_f16(BITS, p, rest, KEPT)
+    return sixteen_bits.join_f16(BITS, p, rest, KEPT)
 
 
 def split_bf16(x: Number) -> tuple[Bf16, Rest]:
-    return weights.split_bf16(BITS, x, KEPT)
+    return sixteen_bits.split_bf16(BITS, x, KEPT)
 
 
 def split_bf16_drawn(x: Number, drawn: Word) -> tuple[Bf16, Rest]:
-    return weights.split_bf16(BITS, x, KEPT, drawn)
+    return sixteen_bits.split_bf16(BITS, x, KEPT, drawn)
 
 
 def split_f16(x: Number) -> tuple[F16, Rest]:
-    return weights.split_f16(BITS, x, KEPT)
+    return sixteen_bits.split_f16(BITS, x, KEPT)
 
 
 def split_f16_drawn(x: Number, drawn: Word) -> tuple[F16, Rest]:
-    return weights.split_f16(BITS, x, KEPT, drawn)
+    return sixteen_bits.split_f16(BITS, x, KEPT, drawn)
 
 
 def drawn_signed(code: Number, share: Number) -> Number:
-    return groups.drawn_code(BITS, code, share, signed=True)
+    return quantized_groups.drawn_code(BITS, code, share, signed=True)
 
 
 def drawn_unsigned(code: Number, share: Number) -> Number:
-    return groups.drawn_code(BITS, code, share, signed=False)
+    return quantized_groups.drawn_code(BITS, code, share, signed=False)
 
 
 ALL: tuple[Callable[..., Any], ...] = (
@@ -150,8 +150,8 @@ def runs() -> Iterator[Run]:
     for function in ALL:
         given = dict(function.__annotations__)
         types = re.findall(r"\b(?!tuple)\w+", given.pop("return"))
-        shared = nullcontext() if function is mix else patch.object(bits, "mix", lambda x, y, _: Symbol("mix", x, y))
-        with shared:
+        shared = patch.object(bits, "hash_word", lambda x, y, _: Symbol("mix", x, y))
+        with nullcontext() if function is mix else shared:
             found = function(*(leaf("parameter", name, is_array=True) for name in given))
         xs = found if isinstance(found, tuple) else (found,)
         yield Run(function.__name__, given, tuple(zip(types, xs, strict=True)))
@@ -228,7 +228,9 @@ def _f16(x: Any) -> Any:
         case Symbol(op="float_of", args=(Symbol(op="|", args=(Symbol(args=(Symbol(args=(units, float())),)), sign)),)):
             return Symbol("uint16_t", units.args[0] | (sign >> 16))
         case Symbol(op="float_of", args=(Symbol(op="&", args=(u, 0xFFFFE000)),)):
-            return Symbol("uint16_t", (((u & weights.MAGNITUDE) - 0x38000000) >> 13) | ((u & weights.SIGN) >> 16))
+            return Symbol(
+                "uint16_t", (((u & sixteen_bits.MAGNITUDE) - 0x38000000) >> 13) | ((u & sixteen_bits.SIGN) >> 16)
+            )
     return None
 
 
@@ -257,7 +259,7 @@ def module() -> str:
     return (
         f'"""Storage formats, as device functions.\n\n{PRINTED}\n"""\n\n# fmt: off\n'
         "from __future__ import annotations\n\nimport triton\nimport triton.language as tl\n\n"
-        f"from layerwise.engines.gpu.kernels.parts import {', '.join(CALLED)}\n\n\n" + "\n".join(texts)
+        f"from layerwise.engines.gpu.kernels.common import {', '.join(CALLED)}\n\n\n" + "\n".join(texts)
     )
 
 

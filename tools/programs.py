@@ -18,9 +18,9 @@ from runs import Request, Run, choices
 from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf, operation, substituted
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.program_types import ALONG, forms_of, presence_of
+from layerwise.engines.program_types import ALONG, option_forms, present_state
 from layerwise.errors import ContradictionError
-from layerwise.rules.asks import ModelSum
+from layerwise.rules.requests import ModelSquares
 
 MOST_CACHED = 2  # terms for which a small layer has room
 SHAPES = (1,), (2, 3)  # of tensors whose rules are run: a matrix may have state by rows and columns
@@ -137,7 +137,7 @@ def structures(entry: Entry) -> Structures:
 
 
 def _key(run: Run, options: Sequence[str]) -> tuple[Any, ...]:
-    return presence_of(run.shapes), *forms_of(getattr(run.h, name) for name in options)
+    return present_state(run.shapes), *option_forms(getattr(run.h, name) for name in options)
 
 
 def _suffix(run: Run, first: Run, read: Sequence[str]) -> str:
@@ -155,7 +155,7 @@ def _suffix(run: Run, first: Run, read: Sequence[str]) -> str:
 
 def _decides_on_state(entry: Entry, spec: Any) -> bool:
     shape = SHAPES[0]
-    found = {presence_of(entry.rule.shapes(h, shape)) for h in _settings(entry, [spec.name], shape)}
+    found = {present_state(entry.rule.shapes(h, shape)) for h in _settings(entry, [spec.name], shape)}
     return len(found) > 1
 
 
@@ -178,8 +178,8 @@ def program_of(run: Run, suffix: str) -> Program:
     """Return the program that a run shows."""
     rounds = list(run.requests)
     _refuse_other_lines(run)
-    if any(request.kind == ModelSum.__name__ for one in rounds for request in one):
-        raise NotPrinted("a rule asks for the sum over the model by `ready` alone")
+    if any(request.kind == ModelSquares.__name__ for one in rounds for request in one):
+        raise NotPrinted("a rule asks for the sum over the model by `prepare_gradient` alone")
     weights: Any = leaf("input", "p", is_array=True)
     for a, x in run.done.moves:
         weights = weights + a * x

@@ -10,10 +10,10 @@ from unittest.mock import patch
 from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.program_types import forms_of
+from layerwise.engines.program_types import option_forms
 from layerwise.errors import LayerwiseError
 from layerwise.options.settings import ClippedByNorm, Hyper
-from layerwise.rules.asks import Keep, Mean, Now, Stepped
+from layerwise.rules.requests import Keep, Mean, Now, Stepped
 
 OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
 SIZES = (5, 6)  # of a matrix, whose state has other sizes than 1, unless it is one number of a layer
@@ -128,7 +128,7 @@ def _total(i: int, request: Request) -> Symbol:
 
 
 class Known(NamedTuple):
-    """What `step` may read of `now`: the rest belongs to `ready`, and to `coefficients`."""
+    """What `step` may read of `now`: the rest belongs to `prepare_gradient`, and to `coefficients`."""
 
     t: Symbol
     lr: Symbol
@@ -203,4 +203,4 @@ def choices(spec: Any) -> list[Any]:
 
 
 def _kind(value: Any) -> Any:
-    return 0 if isinstance(value, float) and value == 0 else forms_of([value])[0]
+    return 0 if isinstance(value, float) and value == 0 else option_forms([value])[0]

@@ -157,7 +157,7 @@ for _name, _op in (ARITHMETIC | BITWISE | COMPARISON).items():
 
 # What a namespace may have and this one has not; rules ask for it.
 OFFERED = (
-    "coefficients", "final", "mix", "move", "add_scaled", "signs", "squares", "as_number", "beside", "still",
+    "coefficients", "final", "mix", "add_overwriting", "add_scaled", "signs", "squares", "as_number", "beside", "still",
     "vanishes", "exists",
 )  # fmt: skip
 

@@ -74,9 +74,9 @@ def module(entry: Entry, named: Mapping[Program, str], numbers: Sequence[str]) -
 
 def _imports(text: str, numbers: Sequence[str]) -> str:
     shared = ", ".join(name for name in SHARED if re.search(rf"\b{name}\(", text))
-    lines = ["from layerwise.engines.gpu.kernels import Functions"]
+    lines = ["from layerwise.engines.gpu.kernels import PrintedFunctions"]
     if shared:
-        lines.append(f"from layerwise.engines.gpu.kernels.parts import {shared}")
+        lines.append(f"from layerwise.engines.gpu.kernels.common import {shared}")
     if numbers:
         lines.append("from layerwise.engines.gpu.kernels.tables import columns")
     return "\n".join([*lines, ""])
@@ -139,7 +139,7 @@ class Printed:
         if program.remember:
             made["remember"] = self._of_scalars("remember", "k, S, n, old", program.remember, len(program.totals), {})
         given = ", ".join(f"{name}={text}" for name, text in made.items() if text)
-        return f"Functions(values, {given})"
+        return f"PrintedFunctions(values, {given})"
 
     # ---- functions
 

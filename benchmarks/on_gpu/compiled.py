@@ -18,10 +18,10 @@ from harness.peers import DECAY, LR, Peer
 from harness.tensors import stepping
 from harness.timing import Running, Step
 from layerwise.catalog.registry import ENTRIES
-from layerwise.drivers import Run, local
+from layerwise.drivers import TensorRun, drive_whole
 from layerwise.engines import Job, addresses
-from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Now
+from layerwise.rules.arrays import apply_moves
+from layerwise.rules.requests import Now
 from layerwise.torch.step._engines import ForeachEngine
 from on_gpu.place import RULE
 
@@ -150,14 +150,14 @@ class WholeStep:
     def _step(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Any], now: Now) -> None:
         each = zip(params, grads, states, self._h, strict=True)
         runs = [self._run(p, g, state, h, now) for p, g, state, h in each]
-        for (done,), p, state in zip(local(torch, runs), params, states, strict=True):
+        for (done,), p, state in zip(drive_whole(torch, runs), params, states, strict=True):
             for stored, new in zip(state, done.state, strict=True):
                 if stored is not None:
                     stored.copy_(new)
-            p.copy_(moved(torch, p, done.moves))
+            p.copy_(apply_moves(torch, p, done.moves))
 
-    def _run(self, p: Tensor, g: Tensor, state: Any, h: Any, now: Now) -> Run:
-        return Run((self._rule.step(torch, p, g, state, h, now),), tuple(p.shape))
+    def _run(self, p: Tensor, g: Tensor, state: Any, h: Any, now: Now) -> TensorRun:
+        return TensorRun((self._rule.step(torch, p, g, state, h, now),), tuple(p.shape))
 
 
 class StepOfLists(WholeStep):

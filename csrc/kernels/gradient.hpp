@@ -1,4 +1,4 @@
-// The gradient as it is to be used (rules/parts.py, `ready`):
+// The gradient as it is to be used (rules/clipping.py, `prepare_gradient`):
 //
 //     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c), its own norm and that of all
 

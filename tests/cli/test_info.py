@@ -97,7 +97,7 @@ def test_a_report_is_a_block_of_the_same_lines_without_anything_private(monkeypa
 
     monkeypatch.setattr(info, "_torch_devices", lambda: ["CUDA 12.8: 0 Some GPU, 80 GiB"])
     monkeypatch.setattr(info, "_jax_devices", failing)
-    monkeypatch.setattr(info, "proven", dict)
+    monkeypatch.setattr(info, "kernel_verdicts", dict)
     for name, value in {
         "HOME": "/home/ada",
         "USERPROFILE": "/home/ada",

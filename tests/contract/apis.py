@@ -363,9 +363,9 @@ def optax_arguments(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     h = case_of(name).hyper
     own_form = {one.name for one in OWN_FORM.get(name, ())}
     known = inspect.signature(getattr(layerwise.jax, name.lower())).parameters
-    usual = OPTAX.called(h, {one.name: one.default for one in fields(h)})
+    usual = OPTAX.as_arguments(h, {one.name: one.default for one in fields(h)})
     usual = {key: value for key, value in usual.items() if key in known and key not in own_form}
-    given = OPTAX.called(h, {**optax_defaults(h), **options})
+    given = OPTAX.as_arguments(h, {**optax_defaults(h), **options})
     if "decay_rate" in given:
         given["decay_rate"] = -given["decay_rate"]
     return {**usual, **given}
@@ -469,7 +469,10 @@ class PaddleRun(Run):
 
         def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
             known = {key: given[key] for key in front._hyper.__dataclass_fields__ if key in given}
-            return {**PADDLE.called(front._hyper, known), **{key: x for key, x in given.items() if key not in known}}
+            return {
+                **PADDLE.as_arguments(front._hyper, known),
+                **{key: x for key, x in given.items() if key not in known},
+            }
 
         if self.case.name == "Lamb":  # Paddle's own uses the ratio where weights decay
             options = {"weight_decay": 0.0, "adapt": True, **options}

@@ -9,8 +9,8 @@ import pytest
 from cases import CASES, case_of
 from contract.apis import DTYPES, LOW, NEAR, SHAPES, arrays, as_dtype, bits, close, rounded
 
-from layerwise.rules import matrices
-from layerwise.rules.matrices import gram
+from layerwise.rules import newton_schulz
+from layerwise.rules.newton_schulz import gram
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 clipped = pytest.mark.needs("max_grad_norm")
@@ -182,7 +182,7 @@ def test_matrices_of_one_shape_are_multiplied_at_once(api, engine, monkeypatch):
         multiplied.append(prod(x.shape))
         return gram(xp, x, *dims)
 
-    monkeypatch.setattr(matrices, "gram", counted)
+    monkeypatch.setattr(newton_schulz, "gram", counted)
     shapes = {"one": (3, 5), "other": (2, 5), "two": (3, 5), "vector": (4,), "three": (3, 5)}
     options = {"lr": 0.0625, "ns_steps": 4, "weight_decay": 0.03125}
     run = api.make("Muon", arrays(8, shapes), engine=engine, **options)

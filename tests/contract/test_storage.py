@@ -15,8 +15,8 @@ from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.numpy._arrays import BITS
 from layerwise.options import checks
 from layerwise.rules.states import is_signed
-from layerwise.storage import Coded, groups, options
-from layerwise.storage import weights as formats
+from layerwise.storage import CodedFormat, options, quantized_groups
+from layerwise.storage import sixteen_bits as formats
 from layerwise.storage.coded import CODED
 
 pytestmark = pytest.mark.offers("state_dtype")
@@ -404,7 +404,7 @@ FOUR = {"state_dtype": "int4", "master_weights": "split24"}
 def _in_fours(xp, x, signed, drawn=None):
     """Codes of 4 bits, in proportion to the numbers of their group."""
     rows, length = x.shape
-    most, count = (7.0 if signed else 15.0), groups.count(length)
+    most, count = (7.0 if signed else 15.0), quantized_groups.num_groups(length)
     size = xp.concat([abs(x), xp.zeros_like(xp.broadcast_to(x[:, :1], (rows, count * 64 - length)))], 1)
     scale = xp.amax(size.reshape(rows, count, 64), 2) / most
     ratio = x / xp.where(_of_each(xp, scale, length) > 0, _of_each(xp, scale, length), 1.0)
@@ -422,7 +422,7 @@ def _of_each(xp, scale, length):
 
 @pytest.mark.offers("in_place", "change")
 def test_a_new_format_is_its_mathematics_and_an_entry_in_the_list(api, monkeypatch):
-    monkeypatch.setitem(CODED, "int4", Coded("int4", "_scale4", ("int8", "uint8"), _in_fours, _of_fours, (1, 1)))
+    monkeypatch.setitem(CODED, "int4", CodedFormat("int4", "_scale4", ("int8", "uint8"), _in_fours, _of_fours, (1, 1)))
     monkeypatch.setattr(options, "DTYPES", checks.dtype("float32", "bfloat16", *CODED))
     run = walk(made(api, "Lamb", **FOUR), range(3))
     state = run.state()

@@ -177,7 +177,7 @@ class TestEnds:
     def test_before_the_work_where_no_report_can_be(self, ended, tmp_path, monkeypatch, place, why):
         os.mkfifo(tmp_path / "device")
         if place == "full.html":
-            monkeypatch.setattr(demo, "beside", raising(OSError(28, "No space left on device")))
+            monkeypatch.setattr(demo, "new_file_beside", raising(OSError(28, "No space left on device")))
         code, out, err, _ = ended(place)
         assert (code, out) == (2, "")
         assert re.fullmatch(rf"demo: cannot write .*{why}.*\n", err)

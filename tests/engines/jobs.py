@@ -18,14 +18,14 @@ import torch
 from engines.parts import Cut
 from engines.worlds import EPS, NAMES, Job, World, as_torch, in_memory, mapped, now_of, numbers
 
-from layerwise.engines.programs import missing
+from layerwise.engines.programs import why_not_printed
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError
 from layerwise.rules.states import is_of_layer, is_signed, is_statistic
-from layerwise.storage import STATE, WEIGHTS, Format, Storage, groups
+from layerwise.storage import STATE, WEIGHTS, Format, JobFormats, quantized_groups
 from layerwise.storage.bits import key_of
+from layerwise.storage.formatted_arrays import as_numbers as read
+from layerwise.storage.formatted_arrays import in_format
 from layerwise.storage.index import index_of
-from layerwise.storage.stored import in_format
-from layerwise.storage.stored import numbers as read
 
 STEPS = 3
 SIZES = (1e-20, 1e-12, 1e-6, 1e-3, *(1.0,) * 6, 1e3, 1e6, 1e12)
@@ -83,7 +83,9 @@ def drawn(case: Any, seed: int, limits: Limits) -> Drawn:
             found = _drawn(case, name, random.Random(name), limits)
         except (ContradictionError, HyperparameterError):
             continue  # options that contradict one another
-        if not any(missing(replace(job, h=h)) for job, hs in zip(found.jobs, found.hs, strict=True) for h in hs):
+        if not any(
+            why_not_printed(replace(job, h=h)) for job, hs in zip(found.jobs, found.hs, strict=True) for h in hs
+        ):
             return found
     raise AssertionError(f"{case.name} {seed}: no options for which there are kernels")
 
@@ -149,9 +151,12 @@ def _job(
             kept = plain
         elif "int8" in state and shape:
             signed = is_signed(case.rule, field)
-            scale = np.zeros((*shape[:dims], groups.count(prod(shape[dims:]))), np.float32)
+            scale = np.zeros((*shape[:dims], quantized_groups.num_groups(prod(shape[dims:]))), np.float32)
             key = key_of(3, name, STATE, lower=not signed) if "drawn" in state else None
-            kept, form = "int8" if signed else "uint8", Format(in_memory(scale, "float32", layout), key, groups.EIGHT)
+            kept, form = (
+                "int8" if signed else "uint8",
+                Format(in_memory(scale, "float32", layout), key, quantized_groups.EIGHT),
+            )
         elif "int8" in state:
             kept = "float32"
         elif "drawn" in state:
@@ -162,7 +167,7 @@ def _job(
     g = in_memory(np.zeros(shape), rng.choice((dtype, dtype, *NAMES)), layout)
     storage = None
     if any(formats):
-        storage = Storage(tuple(formats), replace(index_of(shape), offset=rng.choice(OFFSETS)), dims)
+        storage = JobFormats(tuple(formats), replace(index_of(shape), offset=rng.choice(OFFSETS)), dims)
     return Job(case.rule, fitted, None, p, g, type(shapes)(*arrays), blocks, storage=storage), layout
 
 
@@ -231,7 +236,7 @@ def differences(one: Drawn, world: World, step: Callable[[list[Job]], Any]) -> I
 
 def _rounding(job: Job, jobs: list[Job]) -> float:
     """The rounding of a job's arithmetic; a norm of all comes in part of the narrowest."""
-    all_of = [str(one.p.dtype) for one in (jobs if job.h.asks_of_model else [job])]
+    all_of = [str(one.p.dtype) for one in (jobs if job.h.needs_model_sum else [job])]
     return EPS["float64"] if all("float64" in name for name in all_of) else EPS["float32"]
 
 

@@ -12,8 +12,8 @@ import torch
 from engines.worlds import Job, mapped, numbers, on_host, stored
 
 from layerwise import engines
-from layerwise.drivers import Others
-from layerwise.rules.asks import ModelSum
+from layerwise.drivers import OtherRanks
+from layerwise.rules.requests import ModelSquares
 
 PATIENCE = 300 if torch.cuda.is_available() else 20  # seconds, in which kernels may have to be compiled first
 
@@ -78,7 +78,7 @@ class Meeting:
             else spread[i][k]
             for k, question in enumerate(asked)
         ]
-        of_model = [k for k, question in enumerate(asked) if question.request is ModelSum]
+        of_model = [k for k, question in enumerate(asked) if question.request is ModelSquares]
         model_sum = sum(total[k] for k in of_model)
         joined = np.concatenate([model_sum if k in of_model else part for k, part in enumerate(total)] or [own])
         assert joined.shape == own.shape
@@ -86,7 +86,7 @@ class Meeting:
 
 
 @dataclass
-class Seat(Others):
+class Seat(OtherRanks):
     meeting: Meeting
     i: int
 
@@ -97,7 +97,7 @@ class Seat(Others):
         total = self.meeting.total(self.i, questions, sums)
         return torch.from_numpy(total).to(sums.device) if isinstance(sums, torch.Tensor) else total
 
-    def bring(self, wholes: Any) -> Any:
+    def work_on_wholes(self, wholes: Any) -> Any:
         return self.meeting.made(self.i, wholes)
 
 
@@ -110,7 +110,7 @@ def in_parts(job: Job, cut: Cut, n: int) -> list[Job]:
         parts = [None] * n if array is None else (cut if kept else Cut(None)).parts(array, n)
         states.append(parts)
     n_along = tuple(n if d == cut.dim else 1 for d in range(job.p.ndim))
-    job = replace(job, h=job.h.divided(job.p.shape, n_along, replicas=1))
+    job = replace(job, h=job.h.for_shards(job.p.shape, n_along, replicas=1))
     columns = zip(cut.parts(job.p, n), cut.parts(job.g, n), zip(*states, strict=True), strict=True)
     return [replace(job, p=p, g=g, state=type(job.state)(*state)) for p, g, state in columns]
 
@@ -186,7 +186,7 @@ def joined(shape: Any, found: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(found, dim)
 
 
-class Failing(Others):
+class Failing(OtherRanks):
     """Somebody who leaves at a certain round."""
 
     def __init__(self, left: int) -> None:

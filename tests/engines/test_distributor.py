@@ -14,7 +14,7 @@ from layerwise import engines
 from layerwise.engines import compiled
 from layerwise.engines.assignment import prepare
 from layerwise.errors import EngineError
-from layerwise.storage import Format, Storage
+from layerwise.storage import Format, JobFormats
 from layerwise.storage.index import part_of
 
 pytestmark = needed
@@ -110,10 +110,10 @@ def test_a_job_declined_for_its_gradient_is_offered_again():
     assert len(otherwise.prepared) == 1
     assert ready.only is None
     ready.step([g], [now])
-    assert isinstance(ready.stats()[0], compiled.Measured)
+    assert isinstance(ready.stats()[0], compiled.JobMeasurements)
     assert ready.only is not None
     assert len(otherwise.prepared) == 1
-    with pytest.raises(engines.Changed):
+    with pytest.raises(engines.ArraysChanged):
         ready.step([g.as_subclass(Odd)], [now])
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_touched_if_one_of_several_engines_finds_a_change(kinds):
     ready.step(grads, nows)
     jobs[1].p.data = jobs[1].p.data.clone()
     before = weights(jobs)
-    with pytest.raises(engines.Changed):
+    with pytest.raises(engines.ArraysChanged):
         ready.step(grads, nows)
     np.testing.assert_array_equal(weights(jobs), before)
 
@@ -134,7 +134,7 @@ class Leaving:
 
     name, counts, left = "an engine that leaves", True, False
 
-    def declines(self, jobs, given=None):
+    def reasons_to_decline(self, jobs, given=None):
         return ["it has left" if self.left else ""] * len(jobs)
 
     def groups(self, jobs):
@@ -145,7 +145,7 @@ class Leaving:
 
     def step(self, *given):
         self.left = True
-        raise engines.Changed
+        raise engines.ArraysChanged
 
 
 def test_only_a_step_that_another_engine_can_count_is_handed_on_to_it():
@@ -154,14 +154,14 @@ def test_only_a_step_that_another_engine_can_count_is_handed_on_to_it():
     before, now = weights([job]), now_of(H, 1)
     ready = prepare((Leaving(), WORLD.engine_of_rule), [job])
     assert ready.counts
-    with pytest.raises(engines.Changed):
-        ready.step([g], [now._replace(t=engines.Counter(torch.tensor(0)))])
+    with pytest.raises(engines.ArraysChanged):
+        ready.step([g], [now._replace(t=engines.DeviceStepCount(torch.tensor(0)))])
     np.testing.assert_array_equal(weights([job]), before)
     prepare((Leaving(), WORLD.engine_of_rule), [job]).step([g], [now])
     assert not np.array_equal(weights([job]), before)
 
 
-SCATTERED = Storage((Format(key=(1, 2)), *(None,) * 3), part_of((9, 4), {0: (0, 1, 2, 4, 6, 8)}))
+SCATTERED = JobFormats((Format(key=(1, 2)), *(None,) * 3), part_of((9, 4), {0: (0, 1, 2, 4, 6, 8)}))
 STRANGE = {
     "on the device": lambda job: replace(job, skip=torch.tensor(False)),
     "the gradient is not an array": lambda job: replace(job, g=job.g.to("meta")),
@@ -231,5 +231,5 @@ def test_state_that_was_freed_is_noticed_where_jobs_go_to_other_engines(name):
     for array in jobs[1].state:
         if array is not None:
             array.untyped_storage().resize_(0)
-    with pytest.raises(engines.Changed):
+    with pytest.raises(engines.ArraysChanged):
         prepared.step(grads, nows)

@@ -217,8 +217,8 @@ def test_lists_step_on_accelerators_and_leave_a_cpu_to_others():
     here = engines.Job(case.rule, case.hyper(), torch.ones(3), None)
     there = here._replace(p=torch.ones(3, device="meta"))
     [row] = [row for row in _engines.ENGINES if row.name == "foreach"]
-    assert row.engine.declines([here, there]) == ["on a CPU, lists are slower than one tensor at a time", ""]
-    assert row.required.declines([here, there]) == ["", ""]
+    assert row.engine.reasons_to_decline([here, there]) == ["on a CPU, lists are slower than one tensor at a time", ""]
+    assert row.required.reasons_to_decline([here, there]) == ["", ""]
     assert [engine.name for engine in _engines.engines_of("without kernels", False)] == ["foreach", "the rule"]
 
 

@@ -16,13 +16,13 @@ from engines.worlds import needed
 from layerwise.engines import Job
 from layerwise.engines.compiled import CompiledEngine
 from layerwise.rules import lamb, lars
-from layerwise.rules.asks import Now
-from layerwise.storage import Format, Storage
-from layerwise.storage.bits import Key, turned
-from layerwise.storage.groups import EIGHT
-from layerwise.storage.groups import count as groups_in
+from layerwise.rules.requests import Now
+from layerwise.storage import Format, JobFormats
+from layerwise.storage.bits import Key, bits_of_group
+from layerwise.storage.formatted_arrays import FormattedArray
 from layerwise.storage.index import index_of
-from layerwise.storage.stored import Stored
+from layerwise.storage.quantized_groups import EIGHT
+from layerwise.storage.quantized_groups import num_groups as groups_in
 from layerwise.torch.arrays._library import BITS
 
 pytestmark = needed
@@ -54,9 +54,9 @@ def numbers(shape, odd=False):
 
 def stepped(p, momentum, g, formats, index, t, lr=1.0, row_dims=1):
     h = lars.Lars(lr=lr, momentum=0.0 if momentum is None else 0.5, adapt=False, lr_in_momentum=False)
-    storage = Storage((*formats, None), index, row_dims) if any(formats) else None
+    storage = JobFormats((*formats, None), index, row_dims) if any(formats) else None
     engine, job = CompiledEngine(), Job(lars, h, p, lars.State(momentum, None), storage=storage)
-    assert engine.declines([job]) == [""]
+    assert engine.reasons_to_decline([job]) == [""]
     engine.prepare([job]).step([g], [Now(t, lr, 0.0)])
 
 
@@ -71,7 +71,7 @@ def test_weights(shape, dtype, drawn, kept, offset):
     g = -numbers(shape, odd=True)
     rest = None if kept is None else torch.zeros(shape, dtype=torch.int16 if kept == 16 else torch.int8)
     form, index = Format(rest, KEY if drawn else None), replace(index_of(shape), offset=offset)
-    expected, lacking = Stored(torch.zeros(shape, dtype=dtype), form, index, 1, BITS).encode(-g, T)
+    expected, lacking = FormattedArray(torch.zeros(shape, dtype=dtype), form, index, 1, BITS).encode(-g, T)
     p = torch.zeros(shape, dtype=dtype)
     stepped(p, None, g, (form if drawn or kept else None, None), index, T)
     assert same(p, expected.to(dtype))
@@ -84,7 +84,7 @@ def test_weights_beside_gradients_of_their_dtype(dtype, offset):
     """Weights and gradients of bfloat16 are computed with where they lie: −lr·g has more bits than they."""
     g, form, lr = numbers((9, 700), odd=True).to(torch.bfloat16), Format(None, KEY), 0.3
     index, p = replace(index_of(g.shape), offset=offset), torch.zeros(g.shape, dtype=torch.bfloat16)
-    expected, _ = Stored(p, form, index, 1, BITS).encode(-(torch.tensor(lr) * g.float()), T)
+    expected, _ = FormattedArray(p, form, index, 1, BITS).encode(-(torch.tensor(lr) * g.float()), T)
     stepped(p, None, g.to(dtype), (form, None), index, T, lr)
     assert same(p, expected.to(p.dtype))
 
@@ -102,13 +102,13 @@ def test_groups_with_sign(shape, key, offset):
         torch.zeros(shape, dtype=torch.int8),
     )
     form, index = Format(scale, key, EIGHT), replace(index_of(shape), offset=offset)
-    expected, scales = Stored(codes, form, index, dims, BITS).encode(g, T)
+    expected, scales = FormattedArray(codes, form, index, dims, BITS).encode(g, T)
     p = torch.zeros(shape)
     stepped(p, codes, g, (None, form), index, T, row_dims=dims)
     assert torch.equal(codes, expected.to(torch.int8))
     assert same(scale, scales)
     # Read back: with a gradient of 0 and lr = 1, the weights move by half of what is stored.
-    found = Stored(codes.clone(), Format(scale.clone(), None, EIGHT), index, dims, BITS).decode()
+    found = FormattedArray(codes.clone(), Format(scale.clone(), None, EIGHT), index, dims, BITS).decode()
     p.zero_()
     stepped(p, codes, torch.zeros(shape), (None, form), index, 2, row_dims=dims)
     assert same(p, -0.5 * found)
@@ -127,8 +127,8 @@ def check_groups_without_sign(g, key, index):
     """LAMB with β₂ = 0 has g² as its second moment."""
     scale, codes = torch.zeros(-(-len(g) // 64)), torch.zeros(len(g), dtype=torch.uint8)
     form = Format(scale, key, EIGHT)
-    expected, scales = Stored(codes, form, index, 0, BITS).encode(g * g, 9)
-    storage = Storage((None, None, form, None), index, 0)
+    expected, scales = FormattedArray(codes, form, index, 0, BITS).encode(g * g, 9)
+    storage = JobFormats((None, None, form, None), index, 0)
     state = lamb.State(torch.zeros(len(g)), codes, None)
     job = Job(lamb, lamb.Lamb(lr=1.0, betas=(0.0, 0.0), adapt=False), torch.zeros(len(g)), state, storage=storage)
     CompiledEngine().prepare([job]).step([g], [Now(9, 1.0, 0.0)])
@@ -148,7 +148,7 @@ def test_groups_without_sign(length, key):
 def test_largest_code_beside_the_largest_random_number():
     """A code of 255 and an error of rounding stays 255 where the largest number of a million rounds it up."""
     at = np.arange(2**20)
-    offset = int(np.argmax(turned(KEY, 9, at, 0 * at)))
+    offset = int(np.argmax(bits_of_group(KEY, 9, at, 0 * at)))
     g = torch.zeros(64 * 200).view(-1, 64)
     g[:, 0] = torch.linspace(0.5, 2, 200)
     for one in g:
@@ -173,7 +173,7 @@ def test_whole_arrays_are_read_and_written_as_the_text_says(shape, odd):
     for dtype, form in coded + low:
         x = numbers(shape, odd)
         x = x.abs() if dtype is torch.uint8 else x
-        stored = Stored(torch.zeros(shape, dtype=dtype), form, index_of(shape), dims, BITS)
+        stored = FormattedArray(torch.zeros(shape, dtype=dtype), form, index_of(shape), dims, BITS)
         for t in (1, T):
             array, beside = stored.encode(x, t)
             assert stored.write(x, t)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerwise.engines import Candidate, choose, compiled, processor
+from layerwise.engines import Candidate, choose_engines, compiled, processor
 from layerwise.errors import EngineError
 
 
@@ -19,9 +19,9 @@ def test_without_the_extension_the_rule_serves(monkeypatch):
     assert row.engine is None
     assert row.declined.startswith("the compiled extension cannot be imported (")
     table = (row, Candidate("rule", Served()))
-    assert choose(None, table) == (table[1].engine,)
+    assert choose_engines(None, table) == (table[1].engine,)
     with pytest.raises(EngineError, match="cannot be imported"):
-        choose("compiled", table)
+        choose_engines("compiled", table)
 
 
 def test_a_wheel_without_the_extension_says_what_it_is(monkeypatch, tmp_path):

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from layerwise.storage import Format, Storage, groups
+from layerwise.storage import Format, JobFormats, quantized_groups
 from layerwise.storage.bits import key_of
+from layerwise.storage.formatted_arrays import FormattedArray
 from layerwise.storage.index import index_of
-from layerwise.storage.stored import Stored
 from layerwise.torch.arrays import _list_formats
 from layerwise.torch.arrays._library import BITS
-from layerwise.torch.arrays._lists import Many
+from layerwise.torch.arrays._lists import TensorList
 
 SHAPES = [(70, 90), (70, 90), (33,), (3, 4, 5), (), (1, 30), (128, 64), (0, 4)]
 # The dtype, that of what stands beside it or "groups", and whether bits are drawn.
@@ -49,10 +49,14 @@ def stored(k, x, form, layout):
     key = key_of(3, f"p{k}", "state", lower=k % 2 == 0) if drawn else None
     if beside == "groups":
         length = x[0].numel() if row_dims and shape[0] else x.numel()
-        scales = torch.zeros((shape[0], groups.count(length)) if row_dims else (groups.count(length),))
-        return Stored(torch.zeros_like(x, dtype=dtype), Format(scales, key, groups.EIGHT), index, row_dims, BITS)
+        scales = torch.zeros(
+            (shape[0], quantized_groups.num_groups(length)) if row_dims else (quantized_groups.num_groups(length),)
+        )
+        return FormattedArray(
+            torch.zeros_like(x, dtype=dtype), Format(scales, key, quantized_groups.EIGHT), index, row_dims, BITS
+        )
     rest = None if beside is None else torch.zeros_like(x, dtype=beside)
-    return Stored(torch.zeros_like(x, dtype=dtype), Format(rest, key), index, row_dims, BITS)
+    return FormattedArray(torch.zeros_like(x, dtype=dtype), Format(rest, key), index, row_dims, BITS)
 
 
 def given(form, layout):
@@ -64,7 +68,7 @@ def given(form, layout):
     xs = [x * x if form == "uint8" else x for x in xs]
     places = [stored(k, x, form, layout) for k, x in enumerate(xs)]
     jobs = [
-        SimpleNamespace(p=x, whole=tuple(x.shape), storage=Storage((one.format,), one.index, one.row_dims))
+        SimpleNamespace(p=x, whole=tuple(x.shape), storage=JobFormats((one.format,), one.index, one.row_dims))
         for x, one in zip(xs, places, strict=True)
     ]
     return xs, places, _list_formats.StoredLists(jobs)
@@ -99,7 +103,7 @@ def test_lists_are_stored_and_read_to_the_bits_of_each_tensor(form, layout, monk
     for ts, skip in [*((ts, None) for ts in STEPS.values()), *((STEPS["of each"], skip) for skip in skips)]:
         xs, wanted = [1.37 * x for x in xs], copied(places)
         write_each(wanted, xs, ts, skip)
-        lists.encode(places, Many(lists, lists.layout(tuple(tuple(x.shape) for x in xs)), xs), ts, skip)
+        lists.encode(places, TensorList(lists, lists.layout(tuple(tuple(x.shape) for x in xs)), xs), ts, skip)
         found = lists.read(places)
         for one, other, number in zip(places, wanted, found.each, strict=True):
             assert torch.equal(one.array, other.array)

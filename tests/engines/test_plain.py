@@ -10,7 +10,7 @@ from engines.worlds import needed
 
 from layerwise.engines import Job, compiled
 from layerwise.rules import lamb
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 
 pytestmark = needed
 _native = compiled._native

@@ -302,7 +302,7 @@ def test_a_prepared_step_refuses_other_gradients_and_a_skip_and_goes_on(world):
     ready.step([job.g], [job.now])
     before = bits([job])
     for given in ([job.g[:20]], [job.now]), ([job.g], [job.now], torch.tensor(False)):
-        with pytest.raises(engines.Changed):
+        with pytest.raises(engines.ArraysChanged):
             ready.step(*given)
         assert bits([job]) == before
     ready.step([again(job.g)], [job.now])
@@ -323,7 +323,7 @@ def test_a_prepared_step_says_that_an_array_is_not_where_it_was(required, which,
         array.untyped_storage().resize_(size // 2)
     else:
         array.data = array.data.clone() if change == "moved" else torch._neg_view(array.data)
-    with pytest.raises(engines.Changed):
+    with pytest.raises(engines.ArraysChanged):
         ready.step([job.g], [job.now])
     kept.untyped_storage().resize_(size)
     left = 600 if change == "shortened" else 1200
@@ -369,7 +369,7 @@ def test_a_first_step_takes_few_calls_for_each_tensor():
 
 def test_arrays_of_an_unknown_library_are_told_apart_by_their_objects():
     one, other = (SimpleNamespace(shape=(3,), dtype="float32") for _ in range(2))
-    marks = addresses.PythonMarks([one])
+    marks = addresses.PythonArraysRecord([one])
     assert marks.same([one])
     assert not marks.same([other])
     one.shape = (4,)

@@ -19,9 +19,9 @@ from layerwise.engines.printed_programs import RULES
 from layerwise.errors import EngineError
 from layerwise.options.checks import number
 from layerwise.options.fields import option
-from layerwise.options.settings import in_words
+from layerwise.options.settings import as_plain_value
 from layerwise.rules import lamb
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 
 pytestmark = [needed, pytest.mark.every]
 NUMPY = WORLDS[0]
@@ -71,26 +71,26 @@ def without_momentum(job):
     ids=["option", "formula", "options of nobody", "value", "state", "known", "unknown option that is off"],
 )
 def test_engines_decline_what_has_no_kernels(job, why):
-    assert re.fullmatch(why, programs.missing(job))
+    assert re.fullmatch(why, programs.why_not_printed(job))
     given = engines.Job(job.rule, job.h, job.p, job.state)
-    assert compiled.CompiledEngine().declines([given]) == [programs.missing(job)]
+    assert compiled.CompiledEngine().reasons_to_decline([given]) == [programs.why_not_printed(job)]
 
 
 @pytest.mark.parametrize("job", [job_with(Warm(lr=0.1, warmth=2.0)), job_with(lamb.Lamb(lr=0.1), OTHER)], ids=str)
 def test_tensors_without_kernels_are_stepped_by_the_rule_and_others_are_not(job):
-    with pytest.raises(EngineError, match="compiled engine cannot step .*" + re.escape(programs.missing(job))):
+    with pytest.raises(EngineError, match="compiled engine cannot step .*" + re.escape(programs.why_not_printed(job))):
         NUMPY.engine().step([copied(job)])
     ours, theirs = copied(job), copied(job)
     measured = NUMPY.engine(required=False).step([ours, job_with(Warm(lr=0.1))])
     NUMPY.rule.step([theirs])
     assert bits([ours]) == bits([theirs])
-    assert [isinstance(one, compiled.Measured) for one in measured] == [False, True]
+    assert [isinstance(one, compiled.JobMeasurements) for one in measured] == [False, True]
 
 
 def test_the_gpu_engine_says_the_same():
-    gpu = pytest.importorskip("layerwise.engines.gpu.kinds", reason="it needs Triton")
+    gpu = pytest.importorskip("layerwise.engines.gpu.specialization", reason="it needs Triton")
     on = mapped(job_with(Warm(lr=0.1, warmth=2.0)), WORLDS[1].array)
-    assert re.search(WARMTH, gpu.declined(engines.Job(on.rule, on.h, on.p, on.state)))
+    assert re.search(WARMTH, gpu.why_declined(engines.Job(on.rule, on.h, on.p, on.state)))
 
 
 # ---- what is printed
@@ -110,9 +110,9 @@ def test_every_setting_has_kernels(case):
         for shape in (SHAPE, (7,), ()):
             job = make_job(case, case.hyper(**options), shape, (), 0)
             if not job.h.has_kernels:
-                assert "there are no kernels for" in programs.missing(job)
+                assert "there are no kernels for" in programs.why_not_printed(job)
             else:
-                assert programs.missing(job) == "", options
+                assert programs.why_not_printed(job) == "", options
                 assert programs.program_for(job).name.startswith(case.name)
 
 
@@ -123,7 +123,7 @@ def test_every_setting_has_kernels(case):
 )
 def test_flags_are_told_from_numbers(value, form):
     """0 and 1 are numbers like others, though False == 0 and True == 1."""
-    assert program_types.forms_of([value]) == (form,)
+    assert program_types.option_forms([value]) == (form,)
 
 
 # ---- the numbers of a step
@@ -135,10 +135,10 @@ def test_numbers_are_the_gradients_and_the_coefficients_by_name(case):
         h = case.hyper(**case.drawn(seed)).fit(SHAPE, (), 1e-7)
         for t in (1, 2, 5):
             now = now_of(h, t, 4.0)
-            found, k = programs.numbers(h, now), case.rule.coefficients(np, h, now)
+            found, k = programs.kernel_numbers(h, now), case.rule.coefficients(np, h, now)
             assert all(isinstance(x, (int, float)) and x == x for x in found)
-            assert found[:6] == (now.g_scale, *programs.of_gradient(h))
-            named = dict(zip(programs.names_of(k), found[6:], strict=True))
+            assert found[:6] == (now.g_scale, *programs.gradient_numbers(h))
+            named = dict(zip(programs.coefficient_names(k), found[6:], strict=True))
             assert len(named) == len(found) - 6
             for name, x in zip(k._fields, k, strict=True):
                 expected = {f"{name}_{f}": y for f, y in x._asdict().items()} if isinstance(x, tuple) else {name: x}
@@ -166,8 +166,8 @@ OFF = (1.0, 1.0, -inf, inf, inf, inf)
     ids=["clipped", "off", "zero", "counted", "a rule without clips"],
 )
 def test_numbers_of_a_gradient(h, scale, expected, clips):
-    assert (scale, *programs.of_gradient(h)) == expected
-    assert programs.clips(h) == clips
+    assert (scale, *programs.gradient_numbers(h)) == expected
+    assert programs.norms_needed(h) == clips
 
 
 @pytest.mark.parametrize("field", ["t", "lr", "weight_decay", "g_scale", "beta2"])
@@ -177,9 +177,9 @@ def test_a_number_that_autograd_follows_or_that_is_elsewhere_is_not_known(case, 
     now = Now(3.0, 0.5, 0.25, 2.0, 0.75)
     value = getattr(now, field)
     for x in (torch.tensor(value, requires_grad=True), torch.tensor(value, device="meta")):
-        assert programs.numbers(h, now._replace(**{field: x})) is None
+        assert programs.kernel_numbers(h, now._replace(**{field: x})) is None
     for x in (torch.tensor(value), np.float64(value), np.array(value)):
-        assert programs.numbers(h, now._replace(**{field: x})) == programs.numbers(h, now)
+        assert programs.kernel_numbers(h, now._replace(**{field: x})) == programs.kernel_numbers(h, now)
 
 
 # ---- every option reaches something
@@ -188,9 +188,9 @@ def test_a_number_that_autograd_follows_or_that_is_elsewhere_is_not_known(case, 
 def reached(case, options):
     """All that engines learn of settings: the program, rows and columns, how state is kept, and numbers of steps."""
     job = make_job(case, case.hyper(**options), SHAPE, (), 0)
-    steps = [programs.numbers(job.h, now_of(job.h, t)) for t in range(1, 5)]
-    program = compiled.form_of(job) if job.h.has_kernels else None
-    return program, program_types.presence_of(job.state), job.h.state_dtypes(), steps
+    steps = [programs.kernel_numbers(job.h, now_of(job.h, t)) for t in range(1, 5)]
+    program = compiled.layout_key(job) if job.h.has_kernels else None
+    return program, program_types.present_state(job.state), job.h.state_dtypes(), steps
 
 
 @of_each
@@ -200,7 +200,7 @@ def test_every_value_of_every_option_reaches_a_number_or_a_structure(case):
         usual = {**case.usual(), **beside}
         values += [(name, value, usual, {**usual, name: value})] if {name, *beside} <= {*case.options} else []
     assert {name for name, *_ in values} | {*STORED} >= {spec.name for spec in fields(case.hyper)}
-    silent = [f"{name}={in_words(x)}" for name, x, off, on in values if reached(case, off) == reached(case, on)]
+    silent = [f"{name}={as_plain_value(x)}" for name, x, off, on in values if reached(case, off) == reached(case, on)]
     assert not silent
 
 
@@ -210,6 +210,6 @@ def test_numbers_of_many_rates_are_those_of_each(case, seed):
     h = case.hyper(**case.drawn(seed)).fit((3, 4), (), 1e-7)
     for lam in (0.0, 0.3):
         nows = [Now(3, lr, lam * lr, 2.0, h.beta2_of(3)) for lr in (0.1, 0.03, 7e-4, 1.0, 0.3)]
-        each = [programs.numbers(h, now) for now in nows]
+        each = [programs.kernel_numbers(h, now) for now in nows]
         rates = [now.lr for now in nows], [now.weight_decay for now in nows]
-        assert [*zip(*programs.numbers_of(h).by_rates(nows[0], *rates), strict=True)] == each
+        assert [*zip(*programs.settings_numbers(h).columns_by_rates(nows[0], *rates), strict=True)] == each

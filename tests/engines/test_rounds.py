@@ -98,7 +98,7 @@ def test_a_step_in_three_parts_is_the_whole_one_and_only_the_third_writes(case, 
     before, parts = bits(jobs), []
     for some in (jobs[:1], jobs[1:]):
         ready = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in some])
-        steps = ready.ahead([j.g for j in some], [j.now for j in some])
+        steps = ready.step_in_parts([j.g for j in some], [j.now for j in some])
         next(steps)
         parts.append((steps, next(steps)))
     assert [len(model) for _, model in parts] == ([1, len(SHAPES) - 1] if of_model else [0, 0])
@@ -115,11 +115,11 @@ def test_a_step_in_three_parts_is_the_whole_one_and_only_the_third_writes(case, 
 def test_weights_that_have_moved_since_they_were_measured_are_not_written(one):
     engine, world = one
     job = mapped(make_job(case_of("Lamb"), case_of("Lamb").hyper(), (5, 3), (), 0), world.array)
-    steps = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state)]).ahead([job.g], [job.now])
+    steps = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state)]).step_in_parts([job.g], [job.now])
     next(steps), next(steps)
     job.p.data = job.p.data.clone()
     before = bits([job])
-    with pytest.raises(engines.Changed):
+    with pytest.raises(engines.ArraysChanged):
         next(steps, None)
     assert bits([job]) == before
 

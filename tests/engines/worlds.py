@@ -16,7 +16,7 @@ from layerwise.engines import compiled
 from layerwise.engines.assignment import prepare
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 from layerwise.torch.arrays._library import Tensors
 
 needed = pytest.mark.skipif(compiled._native is None, reason="the extension is not built")

@@ -26,7 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from layerwise import engines
-from layerwise.engines.gpu import GpuEngine, kinds, launch
+from layerwise.engines.gpu import GpuEngine, launch, specialization
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -90,7 +90,7 @@ def main(target: GPUTarget, extent: str) -> Iterator[dict[str, Any]]:
         return kernel
 
     jit.JITFunction.run = noted
-    kinds.DEVICES = ("cpu",)
+    specialization.DEVICES = ("cpu",)
     for case in KERNELED:
         if extent == "all":
             plain(case)
@@ -129,7 +129,7 @@ def in_formats(case: Any) -> None:
     """Compile steps of tensors in formats. Rules call the same functions for them, so a few are enough."""
     for form in IN_FORMATS[case.name]:
         jobs = [stored_job(case, shape, form) for shape in STORED]
-        jobs = [job for job in jobs if not kinds.declined(job)]
+        jobs = [job for job in jobs if not specialization.why_declined(job)]
         grads, nows = [gradient_of(job, 1) for job in jobs], [now_of(job, 1, 1) for job in jobs]
         GpuEngine().prepare(jobs).step(grads, nows)
 

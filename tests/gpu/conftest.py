@@ -28,9 +28,9 @@ def on_gpu(monkeypatch):
 @pytest.fixture
 def launches(monkeypatch):
     """The kernels launched, by name."""
-    from layerwise.engines.gpu.kernels import parts
+    from layerwise.engines.gpu.kernels import common
 
-    found, kind = [], type(parts.root)
+    found, kind = [], type(common.root)
     run = kind.run
 
     def noted(self, *args, **kwargs):

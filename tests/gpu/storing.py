@@ -11,14 +11,14 @@ import torch
 from gpu.world import DEVICE, ENGINE
 
 from layerwise import engines
-from layerwise.engines.gpu.kinds import declined
+from layerwise.engines.gpu.specialization import why_declined
 from layerwise.engines.rule import RuleEngine
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 from layerwise.rules.states import is_signed
-from layerwise.storage import STATE, WEIGHTS, Format, Storage, groups
+from layerwise.storage import STATE, WEIGHTS, Format, JobFormats, quantized_groups
 from layerwise.storage.bits import key_of
+from layerwise.storage.formatted_arrays import FormattedArray
 from layerwise.storage.index import Index, index_of
-from layerwise.storage.stored import Stored
 from layerwise.torch.arrays._library import BITS, Tensors
 
 RULE = RuleEngine(Tensors(), None, None)
@@ -80,17 +80,17 @@ def stored_job(
         if own is not None and tuple(own) == shape and form.state is not F32:
             signed = is_signed(case.rule, field)
             drawn = None if form.weights == "split" else key_of(3, name, STATE, lower=not signed)
-            grouped = Format(torch.zeros(scales(shape, dims), device=DEVICE), drawn, groups.EIGHT)
+            grouped = Format(torch.zeros(scales(shape, dims), device=DEVICE), drawn, quantized_groups.EIGHT)
             found = array(BF16 if form.state is BF16 else I8 if signed else torch.uint8)
             one = grouped if form.state is I8 else Format(None, key_of(3, name, STATE, lower=not signed))
         state.append(found)
         formats.append(one)
-    storage = Storage(tuple(formats), index or index_of(shape), dims)
+    storage = JobFormats(tuple(formats), index or index_of(shape), dims)
     return engines.Job(case.rule, h, p, type(shapes)(*state), block_dims, storage=storage)
 
 
 def scales(shape: tuple[int, ...], row_dims: int) -> tuple[int, ...]:
-    return *shape[:row_dims], groups.count(prod(shape[row_dims:]))
+    return *shape[:row_dims], quantized_groups.num_groups(prod(shape[row_dims:]))
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> torch.Tensor:
@@ -151,7 +151,7 @@ def full(job: engines.Job) -> torch.Tensor:
     form = job.storage.formats[0]
     if form is None:
         return job.p.double()
-    return Stored(job.p, form, job.storage.index, job.storage.row_dims, BITS).decode().double()
+    return FormattedArray(job.p, form, job.storage.index, job.storage.row_dims, BITS).decode().double()
 
 
 def held(
@@ -162,7 +162,7 @@ def held(
 ) -> list[engines.Job]:
     """Step jobs that `make` returns by both engines, and compare them after each step."""
     ours, theirs = make(), make()
-    assert not any(map(declined, ours))
+    assert not any(map(why_declined, ours))
     kernels, rule = ENGINE.prepare(ours), RULE.prepare(theirs)
     for t in range(1, steps + 1):
         grads, nows = [gradient_of(job, t) for job in ours], [now_of(job, t, t) for job in ours]

@@ -13,10 +13,10 @@ from cases import case_of
 from engines.worlds import bits, new_gradient, now_of, numbers
 from gpu.world import DEVICE, GPU, cases, copies, given, jobs_of, near, prepared, step
 
-from layerwise.engines import Counter, addresses
+from layerwise.engines import DeviceStepCount, addresses
 from layerwise.engines.gpu import step_params
-from layerwise.engines.gpu.layout import aligned
-from layerwise.rules.asks import Now
+from layerwise.engines.gpu.layout import layers_are_aligned
+from layerwise.rules.requests import Now
 
 LAMB, ADAFACTOR = case_of("Lamb"), case_of("Adafactor")
 both = pytest.mark.parametrize("case", [LAMB, ADAFACTOR], ids=lambda case: case.name)
@@ -71,7 +71,7 @@ def test_steps_have_the_same_bits_however_the_engine_is_told_of_them(case, told)
                 now = now._replace(beta2=now.beta2 and real(now.beta2))
                 nows = [now._replace(g_scale=real(8.0, torch.float16 if i % 2 else torch.float64)) for i in range(5)]
             if told == "counted there":
-                nows = [now._replace(t=Counter(count)) for count in counts]
+                nows = [now._replace(t=DeviceStepCount(count)) for count in counts]
             step(ready, jobs, nows)
             assert bits(jobs) == bits(others)
     assert {int(count) for count in counts} == {2 if told == "counted there" else 0}
@@ -79,9 +79,9 @@ def test_steps_have_the_same_bits_however_the_engine_is_told_of_them(case, told)
 
 def test_a_number_may_follow_one_that_was_on_the_device(monkeypatch):
     """Even 0, in the place of which the host knew nothing, as it does of all that is on a GPU."""
-    known = step_params.numbers
+    known = step_params.kernel_numbers
     there = lambda h, now: None if isinstance(now.lr, torch.Tensor) else known(h, now)  # noqa: E731
-    monkeypatch.setattr(step_params, "numbers", there)
+    monkeypatch.setattr(step_params, "kernel_numbers", there)
     jobs, others = jobs_of(LAMB, [(5,)]), jobs_of(LAMB, [(5,)])
     ready, theirs = prepared(jobs), prepared(others)
     for lr in (0.5, 0.0, 0.25):
@@ -95,7 +95,7 @@ def test_a_skipped_step_leaves_weights_state_counts_and_measurements(case):
     jobs = jobs_of(case, SHAPES, max_grad_norm=1.0)
     ready, counts = prepared(jobs), counters(len(jobs), 1)
     step(ready, jobs)
-    nows = [job.now._replace(t=Counter(count)) for job, count in zip(jobs, counts, strict=True)]
+    nows = [job.now._replace(t=DeviceStepCount(count)) for job, count in zip(jobs, counts, strict=True)]
 
     def found():
         return bits(jobs), [dict(stats) for stats in ready.stats()], [int(count) for count in counts]
@@ -114,7 +114,7 @@ def test_a_skipped_step_leaves_weights_state_counts_and_measurements(case):
 def test_an_infinite_global_norm_does_not_touch_unclipped_groups(case):
     """Whose bound is infinite too, and inf/inf is nan."""
     bounded, free = jobs_of(case, [(4,)], max_grad_norm=1.0), jobs_of(case, [(4,)])
-    counting = [replace(job, h=job.h.counting()) for job in copies(free)]
+    counting = [replace(job, h=job.h.counted_in_norm()) for job in copies(free)]
     infinite = torch.tensor([torch.inf, 1.0, 1.0, 1.0], device=DEVICE)
     step(prepared([*bounded, *counting]), [*bounded, *counting], grads=[infinite, free[0].g])
     step(prepared(free), free)
@@ -128,7 +128,7 @@ def test_a_step_sends_nothing_to_the_device_that_it_has(monkeypatch):
     monkeypatch.setattr(step_params.StepParams, "_send", lambda self, *args: (sent.append(1), send(self, *args)))
     others, counts, counted = copies(jobs), counters(len(jobs)), []
     ready, theirs = prepared(jobs), prepared(others)
-    nows = [job.now._replace(t=Counter(count)) for job, count in zip(jobs, counts, strict=True)]
+    nows = [job.now._replace(t=DeviceStepCount(count)) for job, count in zip(jobs, counts, strict=True)]
     for t in (1, 2, 3):
         grads = [-job.g for job in jobs] if t == 3 else None
         step(ready, jobs, nows, grads=grads)
@@ -173,6 +173,6 @@ def test_vectors_are_moved_only_where_all_begin_at_multiples_of_sixteen_bytes():
     """Elsewhere a GPU cannot move them, though the interpreter can."""
     [job] = copies(jobs_of(LAMB, [(8,)]))
     arrays = [job.p, job.g.clone(), job.state.exp_avg]
-    assert aligned(given(job), arrays)
+    assert layers_are_aligned(given(job), arrays)
     for i, x in enumerate(arrays):
-        assert not aligned(given(job), [*arrays[:i], odd(x), *arrays[i + 1 :]])
+        assert not layers_are_aligned(given(job), [*arrays[:i], odd(x), *arrays[i + 1 :]])

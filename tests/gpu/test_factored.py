@@ -13,9 +13,9 @@ from engines.worlds import EPS, Stepping, agree, bits, make_job, mapped, now_of,
 from gpu.world import GPU, SMALL, given, near
 
 from layerwise.engines.gpu import GpuEngine
-from layerwise.engines.gpu.kinds import kind_of
-from layerwise.engines.gpu.layout import Sizes
-from layerwise.engines.gpu.proof import Alone
+from layerwise.engines.gpu.layout import ChunkSizes
+from layerwise.engines.gpu.proof import NoOtherRanks
+from layerwise.engines.gpu.specialization import kind_of
 
 CASE = case_of("Adafactor")
 FLOATS = ("float32",) * 3
@@ -104,9 +104,9 @@ def test_statistics_are_rounded_where_they_are_stored_and_nowhere_else(dtype):
         ((6, 5, 4), 0, (2,), {"factored": (1, 2)}, SMALL),
         ((6, 5, 4), 1, (2,), {"factored": ((0,), (1, 2))}, SMALL),
         ((6, 5, 4), 2, (2,), {"factored": ((0, 1), (2,))}, SMALL),
-        ((6, 5, 4), 0, (2,), {}, Sizes()),  # whose sums have one strip
-        ((8, 3, 1, 1), 0, (2,), {}, Sizes()),
-        ((30,), 0, (2,), {}, Sizes()),
+        ((6, 5, 4), 0, (2,), {}, ChunkSizes()),  # whose sums have one strip
+        ((8, 3, 1, 1), 0, (2,), {}, ChunkSizes()),
+        ((30,), 0, (2,), {}, ChunkSizes()),
         ((2, 17, 17), 1, (0, 0), {"blocks": (0,)}, SMALL),  # some hold no rows,
         ((2, 17, 40), 2, (1, 2), {"blocks": (0,)}, SMALL),  # or one tile of them where others hold several
         ((6, 9), 0, (1, 1), {}, SMALL),
@@ -119,18 +119,18 @@ def test_parts_make_the_whole_and_statistics_that_ranks_hold_whole_are_the_same_
     check(stepped(there(job), sizes)[0], parts, 8 * EPS["float32"])
 
 
-@pytest.mark.parametrize("sizes", [Sizes(), TINY], ids=["one strip", "several"])
+@pytest.mark.parametrize("sizes", [ChunkSizes(), TINY], ids=["one strip", "several"])
 def test_other_ranks_that_hold_no_part_change_nothing(sizes):
     job = there(job_of((6, 9)))
     mine = mapped(job, GPU.copy)
-    GpuEngine(sizes=sizes).prepare([given(mine)]).step([job.g], [job.now], None, Alone())
+    GpuEngine(sizes=sizes).prepare([given(mine)]).step([job.g], [job.now], None, NoOtherRanks())
     assert bits([mine]) == bits([replace(stepped(job, sizes)[0], g=mine.g)])
 
 
 def test_steps_with_other_ranks_and_without_may_take_turns():
     ours, theirs = (mapped(there(job_of((6, 9))), GPU.copy) for _ in range(2))
     ready = GpuEngine(sizes=TINY).prepare([given(ours)])
-    for others in (None, Alone(), None):
+    for others in (None, NoOtherRanks(), None):
         ready.step([ours.g], [ours.now], None, others)
         GPU.rule.step([theirs])
         near([ours], [theirs])
@@ -138,7 +138,7 @@ def test_steps_with_other_ranks_and_without_may_take_turns():
 
 def kind(shape, dtypes=FLOATS):
     job = there(job_of(shape, {}, dtypes))
-    return kind_of(given(job), job.g, Sizes())
+    return kind_of(given(job), job.g, ChunkSizes())
 
 
 def test_sixteen_bytes_are_read_at_once_where_all_rows_begin_there():

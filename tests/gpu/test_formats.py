@@ -12,7 +12,7 @@ from gpu.world import DEVICE
 
 from layerwise.engines.gpu.kernels import formats
 from layerwise.engines.gpu.printed import storage
-from layerwise.storage import bits, groups, weights
+from layerwise.storage import bits, quantized_groups, sixteen_bits
 from layerwise.torch.arrays._library import BITS
 
 N = 4096
@@ -36,9 +36,9 @@ def drawing(key, step, first, to, N: tl.constexpr):
     i = tl.arange(0, N)
     k0, k1 = tl.load(key), tl.load(key + 1)
     t = tl.load(step)
-    k0, k1 = storage.at_step(formats.low(k0), formats.low(k1), formats.low(t), formats.low(t >> 32))
+    k0, k1 = storage.at_step(formats.low_word(k0), formats.low_word(k1), formats.low_word(t), formats.low_word(t >> 32))
     number = tl.load(first) + i
-    tl.store(to + i, storage.random(k0, k1, formats.low(number), formats.low(number >> 32)).to(tl.int64))
+    tl.store(to + i, storage.random(k0, k1, formats.low_word(number), formats.low_word(number >> 32)).to(tl.int64))
 
 
 @pytest.mark.parametrize("step", [1, 2**31 + 5, 2**40 + 3])
@@ -47,14 +47,14 @@ def test_random_bits(step, first):
     found = torch.zeros(64, dtype=torch.int64, device=DEVICE)
     table = (torch.tensor(x, dtype=torch.int64, device=DEVICE) for x in ([*KEY], [step], [first]))
     drawing[(1,)](*table, found, N=64)
-    keys = bits.at_step(KEY, (step & bits.WORD, step >> 32))
+    keys = bits.keys_at_step(KEY, (step & bits.WORD, step >> 32))
     assert found.tolist() == [bits.random(keys, i & bits.WORD, i >> 32) for i in range(first, first + 64)]
 
 
 @triton.jit
 def rounding(x, drawn, to, beside, back, KIND: tl.constexpr, KEPT: tl.constexpr, DRAWN: tl.constexpr, N: tl.constexpr):
     i = tl.arange(0, N)
-    x, drawn = tl.load(x + i), formats.low(tl.load(drawn + i))
+    x, drawn = tl.load(x + i), formats.low_word(tl.load(drawn + i))
     if KEPT == 0:
         x = storage.round_bf16(x, drawn) if KIND == 0 else storage.round_f16(x, drawn)
     else:
@@ -79,13 +79,13 @@ def test_weights(kind, kept, drawn):
     with np.errstate(all="ignore"):  # of what is not chosen
         rounding[(1,)](x, random, found, rest, back, KIND=int(kind == "f16"), KEPT=kept, DRAWN=drawn, N=N)
     if not kept:
-        assert same(found, getattr(weights, f"round_{kind}")(BITS, x, random))
+        assert same(found, getattr(sixteen_bits, f"round_{kind}")(BITS, x, random))
         return
-    p, beside = getattr(weights, f"split_{kind}")(BITS, x, kept, random if drawn else None)
+    p, beside = getattr(sixteen_bits, f"split_{kind}")(BITS, x, kept, random if drawn else None)
     stored = p.to(torch.bfloat16 if kind == "bf16" else torch.float16).float()
     assert same(found, p)
     assert torch.equal(rest.long(), beside.long())
-    assert same(back, getattr(weights, f"join_{kind}")(BITS, stored, beside.long(), kept))
+    assert same(back, getattr(sixteen_bits, f"join_{kind}")(BITS, stored, beside.long(), kept))
 
 
 def same(x, y):
@@ -97,7 +97,7 @@ def same(x, y):
 def coding(x, drawn, codes, scale, back, SIGNS: tl.constexpr, DRAWN: tl.constexpr, N: tl.constexpr):
     i, j = tl.arange(0, N), tl.arange(0, N // 64)
     x = tl.load(x + i)
-    found, by = formats.encode(x, i >= 0, formats.low(tl.load(drawn + i)), SIGNS, DRAWN, True)
+    found, by = formats.encode(x, i >= 0, formats.low_word(tl.load(drawn + i)), SIGNS, DRAWN, True)
     tl.store(codes + i, found)
     tl.store(scale + j, by)
     tl.store(back + i, formats.decode(found.to(tl.float32), by, SIGNS))
@@ -116,8 +116,8 @@ def test_groups(signed, drawn):
         coding[(1,)](x, random, codes, scale, back, SIGNS=signed, DRAWN=drawn, N=N)
         # NumPy's roots are the nearest numbers; PyTorch's on a CPU need not be.
         shares = (random[None].cpu().numpy() >> 8).astype(np.float32) * np.float32(2.0**-24) if drawn else None
-        wanted, by = groups.encode(np, x[None].cpu().numpy(), signed, shares)
-        decoded = groups.decode(np, wanted, by, signed)
+        wanted, by = quantized_groups.encode(np, x[None].cpu().numpy(), signed, shares)
+        decoded = quantized_groups.decode(np, wanted, by, signed)
     assert same(scale.cpu(), torch.from_numpy(by[0]))
     assert codes.tolist() == wanted[0].astype(int).tolist()
     assert same(back.cpu(), torch.from_numpy(decoded[0]))

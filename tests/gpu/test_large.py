@@ -9,7 +9,7 @@ from gpu.world import RULE
 
 from layerwise import engines
 from layerwise.engines.gpu import GpuEngine
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 
 ROOM = 36 << 30  # bytes: parameter, gradient, and LAMB's moments in float32
 PERIOD = 1 << 20

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 import triton.language as tl
 
 from layerwise.engines.gpu import launch
-from layerwise.engines.gpu.launch import Constants
+from layerwise.engines.gpu.launch import KernelConstants
 
 
 def test_kernels_are_known_by_all_that_they_read_as_constants(monkeypatch):
     first, second = (SimpleNamespace(cache_key=text) for text in ("its text", "another text"))
     of = {"STATES": 2, "READY": True, "PARAM": tl.float32, "APPLY": first}
-    known = Constants(**of)
-    assert known == Constants(**of)
-    assert hash(known) == hash(Constants(**of))
+    known = KernelConstants(**of)
+    assert known == KernelConstants(**of)
+    assert hash(known) == hash(KernelConstants(**of))
     assert str(known) == known.cache_key
     for name, other in {"STATES": 3, "READY": False, "PARAM": tl.float64, "APPLY": second}.items():
-        assert known != Constants(**of | {name: other})
+        assert known != KernelConstants(**of | {name: other})
     monkeypatch.setattr(launch, "COLUMNS", launch.COLUMNS[:-1])
-    assert known.cache_key != Constants(**of).cache_key
+    assert known.cache_key != KernelConstants(**of).cache_key

@@ -52,7 +52,7 @@ def test_weights_and_state_that_moved_are_noticed_before_anything_is_written(whi
     array = job.p if which == "p" else job.state.exp_avg_sq
     kept, before = array.data, array.clone()
     array.data = before.clone()
-    with pytest.raises(engines.Changed):
+    with pytest.raises(engines.ArraysChanged):
         step(ready, jobs)
     assert torch.equal(kept, before)
 
@@ -71,7 +71,7 @@ def capturing(monkeypatch):
 def test_nothing_is_compiled_in_a_recording(case, new, capturing):
     jobs = jobs_of(case, SHAPES, lr=0.1)
     ready, counts = prepare(jobs), [torch.zeros((), dtype=torch.int64, device=job.p.device) for job in jobs]
-    nows = [job.now._replace(t=engines.Counter(count)) for job, count in zip(jobs, counts, strict=True)]
+    nows = [job.now._replace(t=engines.DeviceStepCount(count)) for job, count in zip(jobs, counts, strict=True)]
     if new != "nothing before":
         step(ready, jobs, nows)
     before = bits(jobs)

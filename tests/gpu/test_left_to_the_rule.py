@@ -13,9 +13,9 @@ from engines.worlds import Stepping, bits, make_job, mapped
 from gpu.world import DEVICE, ENGINE, GPU, RULE, SMALL, cases, copies, given, had, jobs_of, near, prepared, step
 
 from layerwise import engines
-from layerwise.engines.gpu import GpuEngine, candidate, installed, kinds
+from layerwise.engines.gpu import GpuEngine, candidate, installed, specialization
 from layerwise.engines.gpu.installed import reason_missing
-from layerwise.engines.gpu.kinds import declined
+from layerwise.engines.gpu.specialization import why_declined
 from layerwise.errors import EngineError
 
 LAMB, ADAFACTOR = case_of("Lamb"), case_of("Adafactor")
@@ -91,8 +91,8 @@ def test_the_shape_of_the_whole_decides_not_of_the_shard():
     """All ranks have to choose the same engine, also one whose part is a single row."""
     [job] = jobs_of(ADAFACTOR, [(1, 5)], factored=(1, 0))
     alone = given(replace(job, h=ADAFACTOR.hyper(factored=(1, 0)).fit((1, 5), (), 1e-7)))
-    assert declined(alone) == ""
-    assert "is not stored as matrices" in declined(alone._replace(shape=(6, 5)))
+    assert why_declined(alone) == ""
+    assert "is not stored as matrices" in why_declined(alone._replace(shape=(6, 5)))
 
 
 @pytest.mark.thinned(2)
@@ -131,10 +131,10 @@ def test_a_machine_without_its_packages_has_no_engine_and_knows_why(absent, vers
 
 
 def test_tensors_in_the_machines_memory_are_left_to_others_unless_who_asks_insists(monkeypatch):
-    monkeypatch.setattr(kinds, "DEVICES", ("cpu",))
+    monkeypatch.setattr(specialization, "DEVICES", ("cpu",))
     row, [job] = candidate(RULE), make_jobs_on_cpu()
-    assert row.engine.declines([job]) == ["the parameter is not on a GPU"]
-    assert row.required.declines([job]) == [""]
+    assert row.engine.reasons_to_decline([job]) == ["the parameter is not on a GPU"]
+    assert row.required.reasons_to_decline([job]) == [""]
 
 
 def make_jobs_on_cpu():
@@ -154,5 +154,5 @@ class Apart(torch.Tensor):
 
 def test_tensors_of_other_classes():
     [job] = jobs_of(LAMB, [(3,)])
-    assert declined(given(job)) == ""
-    assert "Apart" in declined(given(replace(job, p=job.p.as_subclass(Apart))))
+    assert why_declined(given(job)) == ""
+    assert "Apart" in why_declined(given(replace(job, p=job.p.as_subclass(Apart))))

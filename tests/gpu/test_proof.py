@@ -26,14 +26,14 @@ from layerwise.cli import info
 from layerwise.engines import Candidate, assignment
 from layerwise.engines.gpu import proof
 from layerwise.engines.gpu.installed import PROOF_VARIABLE
-from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels import common
 from layerwise.engines.gpu.kernels.tables import ANSWERS
-from layerwise.engines.gpu.passes import Call
+from layerwise.engines.gpu.passes import LaunchInputs
 from layerwise.errors import EngineError
 from layerwise.torch import SGD, Adafactor, Lamb, Lars
 from layerwise.torch.step import _engines
 
-KIND = type(parts.root)
+KIND = type(common.root)
 RUN = KIND.run
 PASSES = ["passes.measure", "passes.answer", "passes.apply"]
 KERNELS = {
@@ -134,7 +134,7 @@ def test_a_kernel_that_does_nothing_is_noticed(front, kernel, options, proof_of,
 
 def test_numbers_of_an_earlier_step_do_not_stand_in_for_a_kernels(proof_of, broken, monkeypatch):
     """Memory may come as an earlier proof left it, with what the kernel had to write."""
-    left, compared, empty = {}, proof.compared, torch.empty
+    left, compared, empty = {}, proof.kernel_difference, torch.empty
 
     def keeping(rule, prepare, *rest):
         made = []
@@ -143,7 +143,7 @@ def test_numbers_of_an_earlier_step_do_not_stand_in_for_a_kernels(proof_of, brok
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(proof, "compared", keeping)
+        patched.setattr(proof, "kernel_difference", keeping)
         stepped(Adafactor, 1)
     proof_of.known.clear()
     monkeypatch.setattr(torch, "empty", lambda *size, **like: left[size] if size in left else empty(*size, **like))
@@ -250,10 +250,10 @@ def test_only_failed_kernels_are_declined_from_then_on(broken, monkeypatch):
     with pytest.warns(RuntimeWarning, match=r"Lamb \(float32\)") as warned:
         step(prepared(high, engine, RULE), high)
     assert len(warned) == 1
-    assert re.search("Lamb .*failed their proof", engine.declines([given(high[0])])[0])
-    assert engine.declines([given(job) for job in (*low, *jobs_of(case_of("Lars"), [(5,)]))]) == ["", ""]
+    assert re.search("Lamb .*failed their proof", engine.reasons_to_decline([given(high[0])])[0])
+    assert engine.reasons_to_decline([given(job) for job in (*low, *jobs_of(case_of("Lars"), [(5,)]))]) == ["", ""]
     monkeypatch.setenv(PROOF_VARIABLE, "0")
-    assert engine.declines([given(high[0])]) == [""]
+    assert engine.reasons_to_decline([given(high[0])]) == [""]
 
 
 def test_an_environment_variable_skips_the_proof(proof_of, broken, monkeypatch):
@@ -269,7 +269,7 @@ def test_an_environment_variable_skips_the_proof(proof_of, broken, monkeypatch):
 def test_each_device_owes_its_own(monkeypatch):
     tried, engine = [], proving()
     monkeypatch.setattr(
-        proof, "compared", lambda rule, prepare, some, call: tried.append(some[0][0].p.device.type) or ""
+        proof, "kernel_difference", lambda rule, prepare, some, call: tried.append(some[0][0].p.device.type) or ""
     )
     case = case_of("Lamb")
     job = mapped(make_job(case, case.hyper(), (5,), (), 0), GPU.array)
@@ -278,7 +278,7 @@ def test_each_device_owes_its_own(monkeypatch):
     [call] = [laid.variants for laid in ready._layouts.values()]
     assert len(call) == 1
     there = mapped(job, lambda a: a.to("meta"))
-    made = Call(ready._laid.tables, None, False, None)
+    made = LaunchInputs(ready._laid.tables, None, False, None)
     for _ in range(2):
         engine.proof.check([(engines.Job(there.rule, there.h, there.p, there.state), there.g)], made, None)
     assert tried == [DEVICE, "meta"]
@@ -287,17 +287,17 @@ def test_each_device_owes_its_own(monkeypatch):
 def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
     broken("passes.apply", of=Lars)
     monkeypatch.setattr(info, "ENTRIES", {name: ENTRIES[name] for name in ("SGD", "Lars", "Came")})
-    [(device, found)] = info.proven([DEVICE]).items()
+    [(device, found)] = info.kernel_verdicts([DEVICE]).items()
     assert device == DEVICE
     assert found.keys() == {f"{name}, {dtype}" for name in ("SGD", "Lars") for dtype in ("float32", "bfloat16")}
     assert {what for what, verdict in found.items() if verdict == "proven"} == {"SGD, float32", "SGD, bfloat16"}
     assert "the weights of" in found["Lars, float32"]
     with monkeypatch.context() as patched:
-        patched.setattr(info, "proven", lambda: {DEVICE: found})
+        patched.setattr(info, "kernel_verdicts", lambda: {DEVICE: found})
         assert f"            {DEVICE}: SGD, bfloat16: proven" in info.lines(info.facts(devices=True))
     assert any("before its first step on a device" in line for line in info.lines(info.facts()))
     monkeypatch.setenv(PROOF_VARIABLE, "0")
-    assert set(info.proven([DEVICE])[DEVICE].values()) == {"used without a proof"}
+    assert set(info.kernel_verdicts([DEVICE])[DEVICE].values()) == {"used without a proof"}
 
 
 LAYOUTS = {
@@ -324,8 +324,8 @@ def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch)
         flags = tuple((key, str(x)) for key, x in sorted(args[-1].given.items()))
         launched[not inside].add((name_of(self), flags))
 
-    compared = proof.compared
-    monkeypatch.setattr(proof, "compared", lambda *a: (inside.append(1), compared(*a), inside.clear(), "")[3])
+    compared = proof.kernel_difference
+    monkeypatch.setattr(proof, "kernel_difference", lambda *a: (inside.append(1), compared(*a), inside.clear(), "")[3])
     monkeypatch.setattr(KIND, "run", noted)
     monkeypatch.setattr(proof, "LARGEST", 600)  # several times what a program takes, as with usual sizes
     monkeypatch.setattr(_engines, "ENGINES", (Candidate("gpu", proving()),))

@@ -9,9 +9,9 @@ from gpu.world import RULE, SMALL, cases, jobs_of, near, prepared
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from layerwise.engines.gpu import GpuEngine, kinds
-from layerwise.engines.gpu.kernels import parts
-from layerwise.rules.asks import Now
+from layerwise.engines.gpu import GpuEngine, specialization
+from layerwise.engines.gpu.kernels import common
+from layerwise.rules.requests import Now
 
 MOVING = {"_to_copy", "copy_", "empty", "empty_strided"}
 SHAPES = [(6, 5), (7,)]
@@ -66,14 +66,14 @@ def test_the_rule_moves_nothing_from_one_to_the_other(case):
 @cases
 @pytest.mark.skipif(torch.cuda.is_available(), reason="devices stand for GPUs")
 def test_kernels_are_launched_where_their_tensors_are(case, monkeypatch):
-    run, launches = type(parts.root).run, []
+    run, launches = type(common.root).run, []
 
     def launched(self, *args, **kwargs):
         launches.append(one_device(self.__name__, args, kwargs))
         if not any(isinstance(x, torch.Tensor) and x.is_meta for x in args):
             run(self, *args, **kwargs)
 
-    monkeypatch.setattr(type(parts.root), "run", launched)
-    monkeypatch.setattr(kinds, "DEVICES", ("cpu", "meta"))
+    monkeypatch.setattr(type(common.root), "run", launched)
+    monkeypatch.setattr(specialization, "DEVICES", ("cpu", "meta"))
     stepped(GpuEngine(sizes=SMALL), case, 4e-6)
     assert min(launches.count({device}) for device in ("cpu", "meta")) > 1

@@ -25,10 +25,10 @@ from gpu.world import DEVICE, proving
 
 from layerwise import engines
 from layerwise.engines.assignment import prepare
-from layerwise.engines.gpu import stored
+from layerwise.engines.gpu import operand_formats
 from layerwise.engines.gpu.kernels import formats
-from layerwise.engines.gpu.kinds import declined
-from layerwise.engines.gpu.proof import Alone
+from layerwise.engines.gpu.proof import NoOtherRanks
+from layerwise.engines.gpu.specialization import why_declined
 from layerwise.errors import EngineError
 from layerwise.storage.index import Index, part_of
 
@@ -38,7 +38,7 @@ SHAPES = [(300,), (5, 128), (5, 70)]  # of several programs; groups of 8 bits do
 
 
 def jobs_of(case, form, shapes=SHAPES):
-    return [job for shape in shapes if not declined(job := stored_job(case, shape, form, name=str(shape)))]
+    return [job for shape in shapes if not why_declined(job := stored_job(case, shape, form, name=str(shape)))]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -52,7 +52,7 @@ def test_steps_of_adafactor_are_the_rules_whatever_is_factored(factored):
     made = [(shape, form) for form in (SPLIT24, DRAWN) for shape in shapes]
     cut = made[1:3]  # of groups of 8 bits
     held(lambda: [stored_job(ADAFACTOR, *each, factored=factored) for each in made if each not in cut])
-    assert all("end inside groups" in declined(stored_job(ADAFACTOR, *each, factored=factored)) for each in cut)
+    assert all("end inside groups" in why_declined(stored_job(ADAFACTOR, *each, factored=factored)) for each in cut)
 
 
 def test_several_forms_share_a_step_and_a_bound_on_the_norm_of_all_gradients():
@@ -90,7 +90,7 @@ def test_steps_of_blocks_are_the_rules():
 
 @pytest.mark.parametrize(("case", "form"), [(LAMB, DRAWN), (LAMB, SPLIT24), (ADAFACTOR, SPLIT24)])
 def test_other_ranks_without_parts_change_nothing(case, form):
-    held(lambda: [stored_job(case, (3, 64), form)], others=Alone())
+    held(lambda: [stored_job(case, (3, 64), form)], others=NoOtherRanks())
 
 
 @pytest.mark.parametrize(("case", "form"), [(LAMB, DRAWN), (LAMB, SPLIT), (ADAFACTOR, SPLIT)])
@@ -99,9 +99,9 @@ def test_a_skipped_step_leaves_everything(case, form):
     count = torch.zeros((), dtype=torch.int64, device=DEVICE)
     prepared, g = ENGINE.prepare([job]), gradient_of(job, 1)
     skip = torch.zeros((), dtype=torch.bool, device=DEVICE)
-    prepared.step([g], [now_of(job, engines.Counter(count), 1)], skip)
+    prepared.step([g], [now_of(job, engines.DeviceStepCount(count), 1)], skip)
     before = bits_of(job)
-    prepared.step([g], [now_of(job, engines.Counter(count), 2)], ~skip)
+    prepared.step([g], [now_of(job, engines.DeviceStepCount(count), 2)], ~skip)
     assert bits_of(job) == before
     assert int(count) == 1
 
@@ -109,9 +109,9 @@ def test_a_skipped_step_leaves_everything(case, form):
 @pytest.mark.parametrize(
     ("case", "form", "start", "told"),
     [
-        (LAMB, DRAWN, 2**32 + 1, engines.Counter),
-        (LAMB, FORMS[3], 2**32 + 1, engines.Counter),
-        pytest.param(LAMB, DRAWN, 0, engines.Counter, marks=pytest.mark.slow),
+        (LAMB, DRAWN, 2**32 + 1, engines.DeviceStepCount),
+        (LAMB, FORMS[3], 2**32 + 1, engines.DeviceStepCount),
+        pytest.param(LAMB, DRAWN, 0, engines.DeviceStepCount, marks=pytest.mark.slow),
         (case_of("Lars"), DRAWN, 0, lambda count: count + 1),  # whose coefficients do not depend on it
     ],
     ids=["counter", "counter, 24 bits", "small counter", "number"],
@@ -126,7 +126,7 @@ def test_a_step_number_on_the_device_draws_the_same_bits(case, form, start, told
         given.step([g], [now_of(ours, told(count), t)])
         usual.step([g], [now_of(theirs, t, t)])
         assert bits_of(ours) == bits_of(theirs)
-        assert int(count) == t - (told is not engines.Counter)
+        assert int(count) == t - (told is not engines.DeviceStepCount)
         count.fill_(t)
 
 
@@ -140,24 +140,26 @@ def test_formats_that_kernels_do_not_know_are_declined():
         "scattered": {"index": part_of((12, 64), {0: [0, 3, 4, 5, 8, 9]})},
     }
     for name, place in places.items():
-        assert "are not in the row-major order" in declined(stored_job(LAMB, (6, 64), DRAWN, **place)), name
+        assert "are not in the row-major order" in why_declined(stored_job(LAMB, (6, 64), DRAWN, **place)), name
     without_random_bits = stored_job(LAMB, (6, 64), Form(BF16, "split", F32), index=places["columns"]["index"])
-    assert declined(without_random_bits) == ""
+    assert why_declined(without_random_bits) == ""
     cut = stored_job(LAMB, (2, 48), SPLIT, block_dims=(0,), row_dims=0)
-    assert "would split groups of 64" in declined(cut)
+    assert "would split groups of 64" in why_declined(cut)
     alone = stored_job(LAMB, (1, 70), SPLIT)
-    assert declined(alone) == ""
-    assert "rows of (2, 70) end inside groups of 64" in declined(alone._replace(shape=(2, 70)))
-    assert "rows of matrices of (2, 70, 32) end inside groups" in declined(
+    assert why_declined(alone) == ""
+    assert "rows of (2, 70) end inside groups of 64" in why_declined(alone._replace(shape=(2, 70)))
+    assert "rows of matrices of (2, 70, 32) end inside groups" in why_declined(
         stored_job(ADAFACTOR, (2, 70, 32), SPLIT, row_dims=1)
     )
-    assert "kernels for torch.float32 in such a format" in declined(stored_job(LAMB, (5, 70), Form(F32, "drawn", F32)))
+    assert "kernels for torch.float32 in such a format" in why_declined(
+        stored_job(LAMB, (5, 70), Form(F32, "drawn", F32))
+    )
     job = stored_job(LAMB, (5, 64), SPLIT)
     beside = torch.zeros(64, 5, dtype=torch.int16, device=DEVICE).mT
     weights = job.storage.formats[0]._replace(beside=beside)
     storage = replace(job.storage, formats=(weights, *job.storage.formats[1:]))
-    assert "a remainder has strides" in declined(job._replace(storage=storage))
-    assert "no kernels for torch.int8" in declined(job._replace(storage=None))
+    assert "a remainder has strides" in why_declined(job._replace(storage=storage))
+    assert "no kernels for torch.int8" in why_declined(job._replace(storage=None))
 
 
 # ---- the proof
@@ -179,9 +181,9 @@ def others_scales(rows):
     ids=["keys", "scales"],
 )
 def test_kernels_that_store_otherwise_fail_their_proof(form, breaks, why, monkeypatch):
-    job, table_of = stored_job(LAMB, (5, 64), form), stored.table_of
+    job, table_of = stored_job(LAMB, (5, 64), form), operand_formats.format_table
     broken = lambda *args: (breaks(rows := table_of(*args)), rows)[1]  # noqa: E731
-    monkeypatch.setattr("layerwise.engines.gpu.tables.table_of", broken)
+    monkeypatch.setattr("layerwise.engines.gpu.tables.format_table", broken)
     with np.errstate(all="ignore"), pytest.raises(EngineError, match=f"in storage formats.*failed their proof.*{why}"):
         prepare([proving(warns=False)], [job]).step([gradient_of(job, 1)], [now_of(job, 1, 1)])
 

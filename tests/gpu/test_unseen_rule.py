@@ -16,7 +16,7 @@ from test_printing import UNSEEN, load
 
 from layerwise.catalog.registry import Entry
 from layerwise.engines import printed_programs, program_types, programs
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def unseen(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, spec.name, functions)
     spec.loader.exec_module(functions)
     table = {key: row_of(one, found.names[one]) for key, one in found.structures.programs.items()}
-    row = program_types.Printed(found.structures.options, tuple(found.numbers), table)
+    row = program_types.PrintedRule(found.structures.options, tuple(found.numbers), table)
     monkeypatch.setitem(printed_programs.RULES, module.__name__, row)
     monkeypatch.setattr(programs, "_found", {})
     return module

@@ -14,13 +14,13 @@ from engines.worlds import LAYOUTS, Stepping, World, as_torch, make_job, mapped,
 from layerwise import engines
 from layerwise.engines.assignment import prepare
 from layerwise.engines.gpu import GpuEngine
-from layerwise.engines.gpu.layout import Sizes
+from layerwise.engines.gpu.layout import ChunkSizes
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.rule import RuleEngine
 from layerwise.torch.arrays._library import Tensors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = Sizes(
+SMALL = ChunkSizes(
     chunk=256,
     block=128,
     lanes=2,

@@ -42,7 +42,7 @@ def _made(name: str, options: tuple[tuple[str, type, Any], ...], large: int) -> 
 
 def arguments(case: Case, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the formulas as the functions here call them."""
-    given = OPTAX.called(case.hyper, options)
+    given = OPTAX.as_arguments(case.hyper, options)
     if "decay_rate" in given:
         given["decay_rate"] = -given["decay_rate"]
     return given

@@ -16,7 +16,7 @@ from layerwise import jax as front
 from layerwise.errors import StateError
 from layerwise.jax import lamb
 from layerwise.jax._bits import BITS
-from layerwise.storage import weights as formats
+from layerwise.storage import sixteen_bits as formats
 
 torch = pytest.importorskip("torch")
 import layerwise.torch as torch_front  # noqa: E402

@@ -31,7 +31,7 @@ def way(request, monkeypatch):
 
 def _forget():
     """Forget the programs that take sums in another way."""
-    _norms.measured.clear_cache()
+    _norms.sum_squares.clear_cache()
     apis._program.cache_clear()
 
 
@@ -62,7 +62,7 @@ def test_gradients_of_any_size_have_a_norm_in_lars(name, size, way):
 
 @pytest.mark.parametrize("entries", [1, None], ids=["a_root", "a_sum"])
 def test_norms_are_finite_and_not_0_and_have_slopes(way, entries):
-    norm = jax.jit(lambda x: _norms.length(_norms.measured(x, (0,), entries))[0])
+    norm = jax.jit(lambda x: _norms.length(_norms.sum_squares(x, (0,), entries))[0])
     slope, each = jax.jit(jax.grad(norm)), jax.jit(jax.vmap(norm))
     for size in (1e-37, 1e-25, 1.0, 1e25, 3e38):
         x = jnp.full(50, size, jnp.float32)
@@ -80,11 +80,11 @@ def test_a_long_sum_of_float32_has_the_digits_of_float64():
     if not _norms.has_float64():
         pytest.skip("this JAX has no float64 beside float32")
     x = np.random.default_rng(0).random(1 << 20, np.float32)
-    found = _norms.length(_norms.measured(jnp.asarray(x), (0,), 1))[0]
+    found = _norms.length(_norms.sum_squares(jnp.asarray(x), (0,), 1))[0]
     assert float(found) == pytest.approx(np.linalg.norm(x.astype(np.float64)), rel=1e-7)
 
 
 def test_sums_of_columns_are_those_of_the_numbers():
     for size in (1e-30, 1.0, 1e30):
-        columns = [_norms.measured(jnp.full(9, size * k, jnp.float32), (0,), None) for k in (1, 2)]
+        columns = [_norms.sum_squares(jnp.full(9, size * k, jnp.float32), (0,), None) for k in (1, 2)]
         assert float(_norms.length(columns[0] + columns[1])[0]) == pytest.approx(size * 45**0.5, rel=1e-6)

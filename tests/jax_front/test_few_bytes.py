@@ -16,7 +16,7 @@ from jax_front.front import FRONTS, run, tree
 from layerwise.errors import HyperparameterError, ParameterError, StateError
 from layerwise.jax import Grouped, MasterState, adafactor, lamb, lars
 from layerwise.jax._bits import BITS
-from layerwise.storage import weights as formats
+from layerwise.storage import sixteen_bits as formats
 
 SHAPES = {"w": (64, 80), "b": (7,)}
 EVERYTHING = {"master_weights": "split24", "rounding": "stochastic", "state_dtype": "int8", "seed": 3}

@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
 
 import layerwise.mlx as front  # noqa: E402
 from layerwise import preset, schedules  # noqa: E402
-from layerwise.drivers import local  # noqa: E402
+from layerwise.drivers import drive_whole  # noqa: E402
 from layerwise.errors import (  # noqa: E402
     ContradictionError,
     GradientError,
@@ -246,7 +246,7 @@ def test_small_tensors_that_are_alike_step_as_alone(case):
 @pytest.mark.parametrize(("name", "compiled"), [("AdamW", 4), ("Lamb", 2)])
 def test_small_tensors_that_are_alike_are_one_where_that_is_faster(name, compiled, monkeypatch):
     runs = []
-    monkeypatch.setattr(_optimizer, "local", lambda xp, of: runs.append(len(of)) or local(xp, of))
+    monkeypatch.setattr(_optimizer, "drive_whole", lambda xp, of: runs.append(len(of)) or drive_whole(xp, of))
     p = {str(i): mx.ones(5) for i in range(3)} | {"large": mx.ones(5000)}
     plain, opt = (getattr(front, name)(0.05) for _ in range(2))
     opt.init(p)
@@ -401,7 +401,7 @@ def test_sums_over_two_million_numbers_keep_the_digits_of_float32(n):
     """MLX's own lose two of three digits on a CPU, and squares of such sizes do not fit float32."""
     drawn = np.exp(4 * np.random.default_rng(0).normal(size=n)).astype(np.float32)
     for given in (np.full(n, 0.1, np.float32), drawn, drawn * np.float32(1e25), drawn * np.float32(1e-30)):
-        x, exact, xp = mx.array(given), given.astype(np.float64), _optimizer.Functions()
+        x, exact, xp = mx.array(given), given.astype(np.float64), _optimizer.MlxFunctions()
         total = xp.sum(x, axis=(0,), keepdims=True)
         np.testing.assert_allclose(total.item(), exact.sum(), rtol=2e-7)
         norm = xp.length(xp.squares(x, (0,)))
@@ -413,7 +413,7 @@ def test_sums_over_two_million_numbers_keep_the_digits_of_float32(n):
 )
 def test_sums_along_some_dimensions_are_over_all_of_them(shape, axis):
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    found = _optimizer.Functions().sum(mx.array(x), axis=axis, keepdims=True)
+    found = _optimizer.MlxFunctions().sum(mx.array(x), axis=axis, keepdims=True)
     np.testing.assert_allclose(numpy_of(found), x.sum(axis=axis, keepdims=True), rtol=0, atol=1e-5)
 
 
@@ -421,7 +421,7 @@ def test_the_sign_of_the_smallest_numbers_is_a_sign_and_nan_stays():
     for dtype, own in ((np.float32, mx.float32), (np.float64, mx.float64)):
         small = np.finfo(dtype).smallest_subnormal
         x = mx.array(np.array([small, -small, 0, 3, -np.inf, np.inf, np.nan], dtype), dtype=own)
-        signs = numpy_of(_optimizer.Functions().signs(x))
+        signs = numpy_of(_optimizer.MlxFunctions().signs(x))
         np.testing.assert_array_equal(signs, [1, -1, 0, 1, -1, 1, np.nan])
 
 

@@ -91,7 +91,7 @@ ROOMS: tuple[Room, ...] = (
         "sharding/test_model_group.py sharding/test_flat_buffers.py sharding/test_disagreement.py "
         "sharding/test_collectives.py sharding/test_replaced.py sharding",
     ),
-    _room("offload", "torch/offload/ torch/step/_ahead.py torch/tools/_overlap.py", "offload"),
+    _room("offload", "torch/offload/ torch/step/_measured_step.py torch/tools/_overlap.py", "offload"),
     _room(
         "tools",
         "torch/tools/ contrib/",
@@ -112,7 +112,7 @@ ROOMS: tuple[Room, ...] = (
     _room("mlx", "mlx/ drivers/scaled.py", "mlx_front contract/test_steps.py contract/test_extremes.py"),
     _room(
         "converters",
-        "convert/ jax/_forms.py jax/_of_optax.py catalog/presets.py options/arguments.py options/names.py",
+        "convert/ jax/_state_conversion.py jax/_of_optax.py catalog/presets.py options/arguments.py options/names.py",
         "jax_front/test_conversion.py contract/test_conversion.py parity/test_mlx_states.py "
         "test_presets.py jax_front/test_presets.py project/test_docs.py",
     ),

@@ -16,16 +16,16 @@ from mutants.errors import Error, errors
 MODULES = (
     "layerwise.rules.scalars",
     "layerwise.rules.arrays",
-    "layerwise.rules.parts",
+    "layerwise.rules.clipping",
     "layerwise.rules.trust",
     "layerwise.rules.factors",
-    "layerwise.rules.lines",
+    "layerwise.rules.row_normalization",
     "layerwise.rules.products",
-    "layerwise.rules.matrices",
+    "layerwise.rules.newton_schulz",
     *(case.rule.__name__ for case in CASES),
-    "layerwise.drivers.requests",
+    "layerwise.drivers.partial_sums",
     "layerwise.drivers.whole",
-    "layerwise.drivers.parts",
+    "layerwise.drivers.sharded",
     "layerwise.drivers",
     "layerwise.engines.rule",
 )
@@ -58,7 +58,9 @@ def rebuilt(sources: dict[str, str], cases: list[Case] = CASES) -> SimpleNamespa
                 exec(_compiled(source, name), built[name].__dict__)  # noqa: S102
     drive, engine = built["layerwise.drivers"], built["layerwise.engines.rule"]
     rules = {case.name: built.get(case.rule.__name__, case.rule) for case in CASES}
-    return SimpleNamespace(rules=rules, cases=cases, local=drive.local, Run=drive.Run, RuleEngine=engine.RuleEngine)
+    return SimpleNamespace(
+        rules=rules, cases=cases, local=drive.drive_whole, Run=drive.TensorRun, RuleEngine=engine.RuleEngine
+    )
 
 
 @cache

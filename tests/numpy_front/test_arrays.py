@@ -12,7 +12,7 @@ from numpy_front.front import DTYPES, arrays, bits, busy, close, copies, dtypes,
 
 from layerwise.errors import ContradictionError, ParameterError
 from layerwise.numpy import Lamb
-from layerwise.numpy._together import Occupied
+from layerwise.numpy._steps import OccupiedMemory
 
 
 @fronts
@@ -202,10 +202,10 @@ def test_memory_inside_other_memory_is_told_from_shared_memory():
     """The second lies between the elements of the first; the gradient is the end of the first."""
     buffer = np.arange(1.0, 13.0)
     both = {"spread": buffer[0::2], "inside": buffer[1:4:2]}
-    [apart] = Occupied([*both], [*both.values()]).apart([buffer[8:]])
+    [apart] = OccupiedMemory([*both], [*both.values()]).apart([buffer[8:]])
     assert not np.shares_memory(apart, buffer)
     with pytest.raises(ParameterError, match="'spread' and 'late' share memory"):
-        Occupied([*both, "late"], [*both.values(), buffer[9:]])
+        OccupiedMemory([*both, "late"], [*both.values(), buffer[9:]])
 
 
 def test_weights_of_another_shape_and_the_same_strides_are_refused_later():

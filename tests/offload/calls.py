@@ -19,7 +19,7 @@ from torch import nn
 
 from layerwise.torch import Lamb, overlap
 from layerwise.torch.offload import _copies
-from layerwise.torch.step import _ahead
+from layerwise.torch.step import _measured_step
 from layerwise.torch.step._prepared import TensorStep
 from layerwise.torch.step._stepper import Stepper
 
@@ -64,12 +64,12 @@ def calls() -> list[Row]:
         note("step", work.params[0])
         return step_work(stepper, work, *given)
 
-    begin, ahead, step_work = _copies.begin, TensorStep.ahead, Stepper.step_work
+    begin, ahead, step_work = _copies.begin_copies, TensorStep.ahead, Stepper.step_work
     with (
-        replaced(_copies, "begin", copied),
+        replaced(_copies, "begin_copies", copied),
         replaced(TensorStep, "ahead", measured),
         replaced(Stepper, "step_work", stepped),
-        replaced(_ahead, "_worker", AtOnce()),
+        replaced(_measured_step, "_worker", AtOnce()),
     ):
         for _ in range(2):
             rows.clear()

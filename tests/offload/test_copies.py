@@ -74,7 +74,7 @@ class Module:
 def streamed(monkeypatch):
     module = Module()
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    return _copies.Streamed(torch.device("cuda")), module.calls
+    return _copies.StreamCopies(torch.device("cuda")), module.calls
 
 
 @pytest.mark.parametrize(("back", "stream", "there"), [(False, 1, "source"), (True, 2, "target")])

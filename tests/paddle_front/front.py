@@ -60,7 +60,7 @@ def numbers(params):
 def make(which, params, options=None, /, **arguments):
     """One of the optimizers, of these parameters, with options under the names that rules give them."""
     front = FRONT_OF[which]
-    return front(parameters=list(params.values()), **{**PADDLE.called(front._hyper, options or {}), **arguments})
+    return front(parameters=list(params.values()), **{**PADDLE.as_arguments(front._hyper, options or {}), **arguments})
 
 
 def close(ours, theirs, tolerance=1e-12):

@@ -6,7 +6,7 @@ from paddle_front.front import bits, close, make, numbers, paddle, parameters, s
 
 from layerwise.errors import StateError
 from layerwise.paddle import Lamb
-from layerwise.paddle._state import count_of, power
+from layerwise.paddle._state import power, steps_from_power
 
 pytestmark = pytest.mark.slow
 lr = paddle.optimizer.lr
@@ -41,7 +41,7 @@ def test_powers_count_steps(beta, count):
     for _ in range(count):
         product *= np.float32(beta)
     assert found == (product if product > 1e-37 else 0)
-    assert count_of(float(found), beta, "float32") == (count if found else None)
+    assert steps_from_power(float(found), beta, "float32") == (count if found else None)
 
 
 @pytest.mark.parametrize(("dtype", "masters"), [("float32", False), ("float64", False)])

@@ -66,7 +66,7 @@ def making(which, options=None, /, **arguments):
 
     def make(params):
         given = {key: x() if key == "learning_rate" and callable(x) else x for key, x in arguments.items()}
-        return front(parameters=[*params.values()], **{**PADDLE.called(front._hyper, options or {}), **given})
+        return front(parameters=[*params.values()], **{**PADDLE.as_arguments(front._hyper, options or {}), **given})
 
     return make
 

@@ -203,9 +203,9 @@ def drawn(name, draw):
     given = {
         option: draw.of(*values)
         for option, values in case.options.items()
-        if theirs.keys() >= {*OPTAX.of(case.hyper).get(option, (option,))}
+        if theirs.keys() >= {*OPTAX.renamed_options(case.hyper).get(option, (option,))}
     }
-    return OPTAX.called(case.hyper, given), given
+    return OPTAX.as_arguments(case.hyper, given), given
 
 
 def both(name):

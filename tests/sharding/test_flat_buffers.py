@@ -41,8 +41,10 @@ def test_a_stretch_is_made_of_few_boxes(seed):
     stretch = everything[start : draw.randint(start, prod(shape))]
     found = list(boxes(shape, start, start + len(stretch)))
     for box, place in found:
-        assert torch.equal(place.of(stretch), box.of(everything.view(shape), box.size))
-    assert torch.equal(torch.cat([everything[:0], *(place.of(stretch).flatten() for _, place in found)]), stretch)
+        assert torch.equal(place.take_from(stretch), box.take_from(everything.view(shape), box.size))
+    assert torch.equal(
+        torch.cat([everything[:0], *(place.take_from(stretch).flatten() for _, place in found)]), stretch
+    )
     assert len(found) < 2 * len(shape)
 
 

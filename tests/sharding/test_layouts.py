@@ -165,16 +165,16 @@ def test_kernels_take_the_same_steps(ranks, front, layout, options):
 
 def _by_broken_kernels(broken: tuple[int, ...], wanted: Any) -> Any:
     """The same where kernels do nothing on some ranks, which their proof finds: what there is then, or an error."""
-    from layerwise.engines.gpu.kernels import parts
+    from layerwise.engines.gpu.kernels import common
 
-    run = type(parts.root).run
+    run = type(common.root).run
 
     def nothing(self: Any, *args: Any, **kwargs: Any) -> Any:
         return None if self.__name__ == "apply" else run(self, *args, **kwargs)
 
     lying = Lying("fsdp on 2")
     opt = lying.optimizer(Lamb)
-    how = patch.object(type(parts.root), "run", nothing) if dist.get_rank() in broken else nullcontext()
+    how = patch.object(type(common.root), "run", nothing) if dist.get_rank() in broken else nullcontext()
     with how, kernels(proven=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

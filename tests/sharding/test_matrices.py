@@ -17,9 +17,9 @@ from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from layerwise.errors import SynchronizationError
-from layerwise.rules.matrices import divided_sides, in_stretches, shorter_kept
 from layerwise.rules.muon import JORDAN
 from layerwise.rules.muon import Muon as Rule
+from layerwise.rules.newton_schulz import gram_dims, in_stretches, sharded_gram_dims
 from layerwise.torch import Mixed, Muon
 from layerwise.torch.arrays import _library
 
@@ -29,9 +29,9 @@ OF_MATRICES = [FRONT_OF[case.name] for case in CASES if case.hyper().of_matrices
 
 def test_dimensions_that_count_matrices_may_be_cut_for_nothing():
     """The work is done at once on what is there."""
-    sides = shorter_kept((6, 40, 50), (1,), (2,))
+    sides = gram_dims((6, 40, 50), (1,), (2,))
     for replicas in (0, 1):
-        assert divided_sides(sides, (6, 40, 50), (3, 1, 1), STRETCHES, replicas) == sides
+        assert sharded_gram_dims(sides, (6, 40, 50), (3, 1, 1), STRETCHES, replicas) == sides
 
 
 def test_stretches_end_before_rounding_grows():
@@ -56,7 +56,7 @@ def test_stretches_end_before_rounding_grows():
     ],
 )
 def test_stretches_take_the_fewest_multiplications_or_messages(shape, parts, lengths):
-    last = Rule(dims="last").fit(shape, (), 1e-7).divided(shape, parts, 0)
+    last = Rule(dims="last").fit(shape, (), 1e-7).for_shards(shape, parts, 0)
     assert [len(one) for one in last.ns_coefficients] == lengths
 
 

@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerwise.torch
 from layerwise.core.plan import LocalPart
-from layerwise.drivers import ToBring
+from layerwise.drivers import GatherRequest
 from layerwise.layout.pieces import lay_out
 from layerwise.rules import muon
-from layerwise.rules.asks import Whole
-from layerwise.rules.matrices import AtOnce
+from layerwise.rules.newton_schulz import WholeIterations
+from layerwise.rules.requests import WholeMatrices
 from layerwise.torch import Mixed, Muon
 from layerwise.torch.sharding import _routes
 from layerwise.torch.sharding._cuts import Cut, axis_of
@@ -48,7 +48,10 @@ def _routes_of(shapes: Sequence[Shape], ranks: int) -> list[Route]:
         cut = Cut(mesh, (Shard(0),), ((axis, 0),))
         layout = lay_out("p", muon, muon.Muon(), shape, None, 1e-7)
         [helds[shape]] = parts_of_cut(layout, {"momentum_buffer": (True, True)}, cut, ())
-    wholes = [ToBring(i, Whole(torch.empty(shape, device="meta"), (0,), (1,), abs)) for i, shape in enumerate(shapes)]
+    wholes = [
+        GatherRequest(i, WholeMatrices(torch.empty(shape, device="meta"), (0,), (1,), abs))
+        for i, shape in enumerate(shapes)
+    ]
     return Owners((axis,)).routes(wholes, [helds[shape] for shape in shapes])
 
 
@@ -89,7 +92,7 @@ def _events(sizes: int) -> list[str]:
         p, g = (distribute_tensor(x, mesh_of(2), [Shard(0)], src_data_rank=None) for x in each)
         params.append(nn.Parameter(p))
         params[-1].grad = g
-    exchange, multiply = dist.all_to_all_single, AtOnce.__call__
+    exchange, multiply = dist.all_to_all_single, WholeIterations.__call__
 
     def noting(*args: Any, **more: Any) -> Any:
         seen.append("message")
@@ -101,7 +104,7 @@ def _events(sizes: int) -> list[str]:
 
     with (
         patch.object(dist, "all_to_all_single", noting),
-        patch.object(AtOnce, "__call__", working),
+        patch.object(WholeIterations, "__call__", working),
         patch.object(_routes, "TOGETHER", sizes),
     ):
         Muon(params, lr=0.1).step()
@@ -138,7 +141,7 @@ def _trained(layout: str, dtype: torch.dtype, peers: int = 512) -> tuple[list[to
         params.append(nn.Parameter(each[0]))
         grads.append(each[1:])
     opt = Muon(params, lr=0.1, **({"replica_group": dist.group.WORLD} if layout == "DDP" else {}))
-    multiply, done = AtOnce.__call__, list[float]()
+    multiply, done = WholeIterations.__call__, list[float]()
 
     def counting(self: Any, x: Any) -> Any:
         done.append(work(tuple(x.shape[:2])) * (1 if x.ndim == 2 else x.shape[-1]))
@@ -148,7 +151,7 @@ def _trained(layout: str, dtype: torch.dtype, peers: int = 512) -> tuple[list[to
         done.clear()
         for p, own in zip(params, grads, strict=True):
             p.grad = own[i]
-        with Collectives() as collectives, patch.object(AtOnce, "__call__", counting):
+        with Collectives() as collectives, patch.object(WholeIterations, "__call__", counting):
             opt.step()
     return [whole(p) for p in params], sum(done), Counter(name for name, _ in collectives.seen)
 

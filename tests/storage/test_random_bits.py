@@ -7,15 +7,15 @@ import pytest
 from storage.worlds import floats
 
 from layerwise.numpy._arrays import BITS
-from layerwise.storage import groups, weights
-from layerwise.storage.bits import at_step, key_of, random
+from layerwise.storage import quantized_groups, sixteen_bits
+from layerwise.storage.bits import key_of, keys_at_step, random
 
 N = 10**6
 LOW = np.arange(N, dtype=np.int64)
 
 
 def drawn(seed=0, name="w", whose="", lower=False, step=1, low=LOW, high=0):
-    return random(at_step(key_of(seed, name, whose, lower), (step, 0)), low, high).astype(np.uint32)
+    return random(keys_at_step(key_of(seed, name, whose, lower), (step, 0)), low, high).astype(np.uint32)
 
 
 def correlation(a, b):
@@ -86,7 +86,7 @@ def test_no_bit_of_a_stream_follows_one_bit_of_its_index():
             assert abs(ones - 2**15) < 5 * np.sqrt(2.0**16 / 2), (flipped, place)
 
 
-ROUND = {"bfloat16": (weights.round_bf16, 8), "float16": (weights.round_f16, 11)}
+ROUND = {"bfloat16": (sixteen_bits.round_bf16, 8), "float16": (sixteen_bits.round_f16, 11)}
 
 
 @pytest.mark.parametrize("x", [1.001, -0.3, 3.14159, 1e-3, 2.0**-20 * 1.2345])
@@ -122,11 +122,13 @@ SHARES = (np.arange(2**16) + np.float32(0.5)).astype(np.float32) / np.float32(2*
 @pytest.mark.parametrize("root", [0.01, 0.7, 4.2, 60.9])
 def test_groups_have_the_right_mean(root, signed):
     """Of the number itself where there are signs, otherwise of the code, or the least that there is."""
-    most = groups.SIGNED if signed else groups.UNSIGNED
+    most = quantized_groups.SIGNED if signed else quantized_groups.UNSIGNED
     x = np.full((len(SHARES), 64), (root / most) ** (2 if signed else 4), np.float32)
     x[:, 0] = 1
     drawn = np.broadcast_to(SHARES[:, None], x.shape)
-    codes = groups.encode(np, x, signed, drawn)[0][:, 1].astype(np.float64)
-    found, wanted = (np.mean(codes**2), root**2) if signed else (np.mean(codes), max(root, groups.LOWEST))
+    codes = quantized_groups.encode(np, x, signed, drawn)[0][:, 1].astype(np.float64)
+    found, wanted = (np.mean(codes**2), root**2) if signed else (np.mean(codes), max(root, quantized_groups.LOWEST))
     assert abs(found - wanted) < 2e-3 * max(root, 0.01)
-    assert set(codes) <= ({np.floor(root), np.ceil(root)} if signed or root > groups.LOWEST else {groups.LOWEST})
+    assert set(codes) <= (
+        {np.floor(root), np.ceil(root)} if signed or root > quantized_groups.LOWEST else {quantized_groups.LOWEST}
+    )

@@ -9,12 +9,12 @@ import pytest
 from reference import storage as reference
 from storage.worlds import TABLE, floats, half, wanted
 
-from layerwise.storage import groups, weights
-from layerwise.storage.bits import at_step, key_of, random, turned
+from layerwise.storage import quantized_groups, sixteen_bits
+from layerwise.storage.bits import bits_of_group, key_of, keys_at_step, random
 
-ROUND = {"bfloat16": weights.round_bf16, "float16": weights.round_f16}
-SPLIT = {"bfloat16": weights.split_bf16, "float16": weights.split_f16}
-JOIN = {"bfloat16": weights.join_bf16, "float16": weights.join_f16}
+ROUND = {"bfloat16": sixteen_bits.round_bf16, "float16": sixteen_bits.round_f16}
+SPLIT = {"bfloat16": sixteen_bits.split_bf16, "float16": sixteen_bits.split_f16}
+JOIN = {"bfloat16": sixteen_bits.join_bf16, "float16": sixteen_bits.join_f16}
 NAMES = ["bfloat16-16", "bfloat16-8", "float16-16", "float16-8"]
 
 
@@ -27,7 +27,7 @@ def test_random_bits(world):
         if index >> 32 and not world.wide:
             continue
         key, low, high = key_of(*whose), np.array([index & 0xFFFFFFFF]), np.array([index >> 32])
-        keys = at_step(key, (step & 0xFFFFFFFF, step >> 32), world.b.word)
+        keys = keys_at_step(key, (step & 0xFFFFFFFF, step >> 32), world.b.word)
         found = random(keys, world.array(low), world.array(high) if world.wide else 0, world.b.word)
         assert int(world.host(found)[0]) == bits, (whose, step, index)
 
@@ -38,7 +38,7 @@ def test_bits_of_groups_turn(world):
             continue
         low, high = np.array([index & 0xFFFFFFFF]), np.array([index >> 32])
         at = world.array(high) if world.wide else 0
-        found = turned(key_of(*whose), step & 0xFFFFFFFF, world.array(low), at, world.b.word)
+        found = bits_of_group(key_of(*whose), step & 0xFFFFFFFF, world.array(low), at, world.b.word)
         assert int(world.host(found)[0]) == bits, (whose, step, index)
 
 
@@ -84,9 +84,9 @@ def test_joined_again(world, name):
 def test_sixteen_bits_beside_bfloat16_are_all_of_float32(world):
     bits = np.concatenate([np.array(TABLE["inputs"]), np.arange(0, 2**32, 65521)]).astype(np.uint32)
     x = bits.view(np.float32)
-    p, rest = weights.split_bf16(world.b, world.array(x), 16)
+    p, rest = sixteen_bits.split_bf16(world.b, world.array(x), 16)
     stored, rest = world.stored(p, "bfloat16"), world.array(world.host(rest).astype(np.int64).astype(np.int16))
-    back = weights.join_bf16(world.b, world.b.as_floats(stored), world.b.integers(rest), 16)
+    back = sixteen_bits.join_bf16(world.b, world.b.as_floats(stored), world.b.integers(rest), 16)
     number = x == x
     np.testing.assert_array_equal(world.host(back).view(np.uint32)[number], bits[number])
     assert np.isnan(world.host(back)[~number]).all()
@@ -99,12 +99,12 @@ def test_groups(world, case):
     x, randoms = world.array(floats(one["numbers"]).reshape(shape)), one["randoms"]
     drawn = None if randoms is None else (np.reshape(randoms, shape) >> 8).astype(np.float32) * np.float32(2.0**-24)
     given = (x,) if drawn is None else (x, world.array(drawn))
-    codes, scale = world.jit(lambda x, u=None: groups.encode(world.b.xp, x, one["signed"], u))(*given)
+    codes, scale = world.jit(lambda x, u=None: quantized_groups.encode(world.b.xp, x, one["signed"], u))(*given)
     codes = world.host(world.stored(codes, "int8" if one["signed"] else "uint8"))
     np.testing.assert_array_equal(codes, np.reshape(one["codes"], shape))
     found, expected = world.host(scale).ravel(), floats(one["scales"])
     np.testing.assert_array_equal(found, expected)
-    back = world.jit(lambda c, s: groups.decode(world.b.xp, world.b.as_floats(c), s, one["signed"]))(
+    back = world.jit(lambda c, s: quantized_groups.decode(world.b.xp, world.b.as_floats(c), s, one["signed"]))(
         world.array(codes), scale
     )
     np.testing.assert_array_equal(world.host(back).ravel(), flushed(world, floats(one["decoded"])))

@@ -68,7 +68,7 @@ def watched_by_the_extension() -> None:
         compiled._native.open_torch(*types, table)
         arrays, m = [there(), there()], there()
         watching = addresses.addresses_of(arrays)
-        assert not isinstance(watching, addresses.PythonMarks)
+        assert not isinstance(watching, addresses.PythonArraysRecord)
         assert watching.same(arrays)
         assert watching.like([there()])
         assert not watching.like([torch.zeros(2, 3)])

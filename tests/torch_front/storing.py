@@ -74,4 +74,4 @@ def by_one_engine(*opts: Any) -> None:
 
 def _names(opt: Any, step: Any) -> set[str]:
     engines = _engines.engines_of(opt._stepper.setup.engine, False)
-    return {next(one.name for one in engines if one.declines([job]) == [""]) for job in step.jobs}
+    return {next(one.name for one in engines if one.reasons_to_decline([job]) == [""]) for job in step.jobs}

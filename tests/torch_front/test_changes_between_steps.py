@@ -223,14 +223,14 @@ def test_a_change_that_is_an_error_changes_nothing(front, watch, blocks, fused, 
 def test_counts_are_read_and_written_whatever_tensors_hold_them(watch):
     """`watch` is asked for so that tensors are read in every way."""
     steps = [torch.tensor(0), torch.tensor(2**40)]
-    assert _prepared.counts(steps) == [0, 2**40]
-    _prepared.count(steps, None)
+    assert _prepared.step_counts(steps) == [0, 2**40]
+    _prepared.count_steps(steps, None)
     assert steps == [torch.tensor(1), torch.tensor(2**40 + 1)]
     for other in (torch.tensor(3.0), torch.tensor(3, dtype=torch.int32), torch.tensor([3]).as_subclass(torch.Tensor)):
         mixed = [steps[0], other]
         before = int(steps[0])
-        assert _prepared.counts(mixed) == [before, 3]
-        _prepared.count(mixed, None)
+        assert _prepared.step_counts(mixed) == [before, 3]
+        _prepared.count_steps(mixed, None)
         assert [int(step) for step in mixed] == [before + 1, 4]
 
 

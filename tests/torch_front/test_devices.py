@@ -33,8 +33,8 @@ def test_all_optimizers_step_on_a_device_without_kernels():
 
 @pytest.mark.parametrize("device", ["mps", "xpu"])
 def test_kernels_are_for_no_such_device(device):
-    from layerwise.engines.gpu import kinds
+    from layerwise.engines.gpu import specialization
 
-    assert device not in kinds.DEVICES
+    assert device not in specialization.DEVICES
     with pytest.raises(_engines.EngineError, match=f"there are none for {device}"):
         _engines.check_device(_engines.FUSED, "w", device, SimpleNamespace(hyper=ENTRIES["Lamb"].hyper))

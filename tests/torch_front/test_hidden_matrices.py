@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerwise.catalog.hidden import is_called_otherwise
+from layerwise.catalog.hidden_matrices import is_embedding_or_head
 from layerwise.engines import rule
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.torch import AdamW, Lamb, Mixed, Muon, param_groups
@@ -158,7 +158,7 @@ def test_groups_of_two_rules_are_for_mixed(others):
     ],
 )  # fmt: skip
 def test_names_of_embeddings_and_heads(name):
-    assert is_called_otherwise(name)
+    assert is_embedding_or_head(name)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_names_of_embeddings_and_heads(name):
     ],
 )  # fmt: skip
 def test_names_of_hidden_matrices(name):
-    assert not is_called_otherwise(name)
+    assert not is_embedding_or_head(name)
 
 
 def test_muon_over_a_whole_model_warns_once_with_the_way_out():

@@ -10,7 +10,7 @@ import torch
 from torch.nn import Parameter
 from torch_front.front import bits, fronts, parameters, set_grads, told_on_device, twins, walk
 
-from layerwise.engines import Counter
+from layerwise.engines import DeviceStepCount
 from layerwise.errors import ContradictionError
 from layerwise.torch import Lamb
 from layerwise.torch.groups import _settings
@@ -27,7 +27,7 @@ class Standing:
     def __init__(self, counts=False):
         self.counts, self.told = counts, []
 
-    def declines(self, jobs, given=None):
+    def reasons_to_decline(self, jobs, given=None):
         return [""] * len(jobs)
 
     def groups(self, jobs):
@@ -40,7 +40,7 @@ class Standing:
     def step(self, grads, nows, skip=None, others=None):
         self.told.append((list(nows), skip))
         if self.counts:
-            on_device = [now.t.step for now in nows if isinstance(now.t, Counter)]
+            on_device = [now.t.step for now in nows if isinstance(now.t, DeviceStepCount)]
             if on_device:
                 torch._foreach_add_(on_device, 1 if skip is None else [(~skip).long()] * len(on_device))
 
@@ -68,11 +68,11 @@ def test_each_group_gets_its_current_count_and_rate(standing):
         walk(opt, {**a, **b}, [1])
         nows, _ = engine.told[-1]
         assert [now.lr for now in nows] == [lr] * len(a) + [0.25] * len(b)
-        assert all(isinstance(now.t, Counter) for now in nows[: len(a)])
+        assert all(isinstance(now.t, DeviceStepCount) for now in nows[: len(a)])
         assert {now.t for now in nows[len(a) :]} == {t}
     opt.param_groups[1]["capturable"] = True
     walk(opt, {**a, **b}, [1])
-    assert all(isinstance(now.t, Counter) for now in engine.told[-1][0])
+    assert all(isinstance(now.t, DeviceStepCount) for now in engine.told[-1][0])
     assert {int(state["step"]) for state in opt.state.values()} == {4}
 
 
@@ -195,9 +195,9 @@ def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch
 def test_alike_keeps_rows_together():
     first = [torch.ones(1), torch.ones(2, dtype=torch.float64), torch.ones(3), torch.ones(4)]
     second = [torch.ones(1), torch.ones(2), torch.ones(3, dtype=torch.float16), torch.ones(4)]
-    found = [[[len(x) for x in column] for column in some] for some in _checks.alike(first, second)]
+    found = [[[len(x) for x in column] for column in some] for some in _checks.by_device_and_dtype(first, second)]
     assert found == [[[1, 4], [1, 4]], [[2], [2]], [[3], [3]]]
-    assert list(_checks.alike()) == []
+    assert list(_checks.by_device_and_dtype()) == []
 
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])

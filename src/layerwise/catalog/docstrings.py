@@ -21,38 +21,38 @@ STATE = {  # fields that every state in the JAX API has besides its trees
 }
 
 
-def summary(entry: Entry) -> str:
+def first_line(entry: Entry) -> str:
     """Return the first line of a rule's docstring, which says what it is and where it comes from."""
     written = entry.rule.__doc__ or entry.name  # python -OO drops docstrings
     return written.partition("\n")[0].rstrip(":.") + "."
 
 
-def of_optimizer(entry: Entry, api: str, declared: Iterable[Argument]) -> str:
+def optimizer_doc(entry: Entry, api: str, declared: Iterable[Argument]) -> str:
     """Return the docstring of an optimizer, with the meaning of each argument."""
-    return documented(beginning(entry, api), "Args", {one.name: one.means for one in declared})
+    return documented(doc_beginning(entry, api), "Args", {one.name: one.means for one in declared})
 
 
-def of_mixed(declared: Iterable[Argument]) -> str:
+def mixed_doc(declared: Iterable[Argument]) -> str:
     """Return the docstring of the optimizer whose groups name their rules."""
     return documented(MIXED, "Args", {one.name: one.means for one in declared})
 
 
-def beginning(entry: Entry, api: str) -> str:
+def doc_beginning(entry: Entry, api: str) -> str:
     """Return what a docstring says before it lists the arguments."""
     if api != "jax" or entry.name not in OPTAX_ORDER:
-        return summary(entry)
+        return first_line(entry)
     first = len(OPTAX_ORDER[entry.name].partition(" *")[0].split())
-    return f"{summary(entry)}\n\nThe first {first} arguments are those of optax.{entry.name.lower()}."
+    return f"{first_line(entry)}\n\nThe first {first} arguments are those of optax.{entry.name.lower()}."
 
 
-def of_state(entry: Entry) -> str:
+def state_doc(entry: Entry) -> str:
     """Return the docstring of a state in the JAX API."""
     called = "A tree, called `{}` in the other APIs."
     kept = {here: called.format(part) for here, part in fields_of_state(entry).items()}
-    return documented(beginning_of_state(entry), "Attributes", {"count": STATE["count"], **kept, **STATE})
+    return documented(state_doc_beginning(entry), "Attributes", {"count": STATE["count"], **kept, **STATE})
 
 
-def beginning_of_state(entry: Entry) -> str:
+def state_doc_beginning(entry: Entry) -> str:
     """Return what the docstring of a state says before it lists its parts."""
     return (
         f"State of `{entry.name.lower()}`, under optax's names. Its trees are like the parameters'; None is what is "
@@ -68,11 +68,11 @@ def fields_of_state(entry: Entry) -> dict[str, str]:
 
 def documented(text: str, heading: str, means: dict[str, str]) -> str:
     """Return a docstring with a section that describes arguments or attributes."""
-    return "\n".join([text, "", f"{heading}:", *(row(name, said) for name, said in means.items()), ""])
+    return "\n".join([text, "", f"{heading}:", *(argument_lines(name, said) for name, said in means.items()), ""])
 
 
 @cache  # most are identical in many optimizers
-def row(name: str, means: str) -> str:
+def argument_lines(name: str, means: str) -> str:
     """Return the lines of a docstring that describe an argument."""
     first, rest = " " * 4, " " * 8
     return textwrap.fill(

@@ -13,7 +13,7 @@ from layerwise.catalog import docstrings
 from layerwise.catalog.registry import ALL_OPTIONS, ENTRIES, Entry
 from layerwise.catalog.signatures import APIS
 from layerwise.options.arguments import REQUIRED, Argument, ByName, StateDtype
-from layerwise.options.misspellings import binding
+from layerwise.options.misspellings import argument_binder
 from layerwise.options.settings import Adapt, Bounds, Scheduled
 
 # What names stand for in the types of arguments, in all APIs.
@@ -35,7 +35,7 @@ State = type[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
-class Home:
+class TargetModule:
     """The module that classes and functions are made for, and what names stand for in the types of its arguments."""
 
     module: str
@@ -46,14 +46,14 @@ class Home:
         found = {}
         for entry in ENTRIES.values():
             declared = APIS[api](entry)
-            doc = docstrings.of_optimizer(entry, api, declared)
+            doc = docstrings.optimizer_doc(entry, api, declared)
             found[entry.name] = self.class_of(entry.name, base, doc, declared, _rule=entry.rule, _hyper=entry.hyper)
         return found
 
     def class_of(self, name: str, base: type[C], doc: str, declared: Sequence[Argument], **members: object) -> type[C]:
         """Return a class whose `__init__` takes these arguments, and hands them to its base in a mapping."""
         of_groups = () if "_rule" in members else ALL_OPTIONS
-        bind = binding(name, declared, getattr(base, "_way_out", ""), of_groups)
+        bind = argument_binder(name, declared, getattr(base, "_way_out", ""), of_groups)
 
         def initialize(self: object, /, *args: object, **kwargs: object) -> None:
             parent: Any = super(made, self)
@@ -79,18 +79,18 @@ class Home:
 
     def function_of(self, entry: Entry, state: State, make: Callable[..., object], returned: str) -> object:
         name, declared = entry.name.lower(), APIS["jax"](entry)
-        bind = binding(name, declared)
+        bind = argument_binder(name, declared)
 
         def optimizer(*args: object, **kwargs: object) -> object:
             return make(entry.name, state, bind(args, kwargs))
 
-        doc = docstrings.of_optimizer(entry, "jax", declared)
+        doc = docstrings.optimizer_doc(entry, "jax", declared)
         return self.function(optimizer, name, doc, Signature(parameters(declared), return_annotation=returned))
 
     def state_of(self, entry: Entry) -> State:
         """Return the named tuple of an optimizer's state, under optax's names."""
         parts = dict.fromkeys(("count", *docstrings.fields_of_state(entry), "stats"), "Any")
-        members = {"__module__": self.module, "__doc__": docstrings.of_state(entry), "__annotations__": parts}
+        members = {"__module__": self.module, "__doc__": docstrings.state_doc(entry), "__annotations__": parts}
         made = new_class(f"{entry.name}State", (NamedTuple,), {}, lambda space: space.update(members, stats=None))
         return cast("State", made)
 

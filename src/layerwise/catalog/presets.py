@@ -349,7 +349,7 @@ def preset(name: str, /, **overrides: object) -> dict[str, Any]:
     >>> preset("optax.lars", trust_coefficient=0.02)
     {'norm': 'decayed', 'trust_coefficient': 0.02}
     """
-    one = find(name)
+    one = find_preset(name)
     settings = ENTRIES[one.optimizer].hyper
     known = options_in_order(settings)
     check_keywords(f"preset({name!r})", overrides.keys() - known, known)
@@ -376,13 +376,13 @@ class Like:
             *args: Arguments of the class, as without `like`.
             **options: Arguments of the class, in place of the preset's or besides them.
         """
-        one, own = find(name), getattr(cls, "_hyper", None)
+        one, own = find_preset(name), getattr(cls, "_hyper", None)
         if own is None or own.optimizer != one.optimizer:
             raise PresetError(
                 f"preset {name!r} is for {one.optimizer}, not for {cls.__name__}. Use {one.optimizer}.like({name!r}, "
                 "…)."
             )
-        unnamed, given = by_name(cls, args, options)
+        unnamed, given = arguments_by_name(cls, args, options)
         needed = [one.name for one in signature(cls).parameters.values() if one.default is one.empty]
         if not unnamed and needed and needed[0] not in given:
             call = f"{cls.__name__}.like({name!r}, model.parameters(), lr=1e-3)"
@@ -395,7 +395,7 @@ class Like:
         return {**preset(name), **given}
 
 
-def by_name(
+def arguments_by_name(
     function: Callable[..., object], args: Sequence[object], options: Mapping[str, object]
 ) -> tuple[Sequence[object], Mapping[str, object]]:
     """Return arguments by name, or unchanged if some have no name or the call is wrong: Python then raises the
@@ -408,7 +408,7 @@ def by_name(
     return (args, options) if unnamed else ((), {**placed, **options})
 
 
-def find(name: str) -> Preset:
+def find_preset(name: str) -> Preset:
     """Return the preset of that name."""
     if not isinstance(name, str) or name not in _PRESETS:
         if why := NO_PRESET.get(str(name).partition(".")[0]):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from layerwise import rules
 from layerwise.options.settings import Hyper
-from layerwise.rules.states import HINTS, hints_of
+from layerwise.rules.states import HINTS, field_annotations
 
 
 class Entry(NamedTuple):
@@ -42,7 +42,7 @@ def _entry(module: ModuleType) -> Entry:
             f"{module.__name__} has a `step` and so must declare a rule: one class derived from "
             f"layerwise.options.settings.Hyper (it has {len(own)}), `State` and `shapes`. rules/lamb.py is the pattern."
         )
-    HINTS[module.__name__] = hints_of(module)
+    HINTS[module.__name__] = field_annotations(module)
     return Entry(own[0].__name__, module, own[0])
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from functools import cache
 
-from layerwise.catalog.presets import find
+from layerwise.catalog.presets import find_preset
 from layerwise.catalog.registry import Entry
 from layerwise.options import arguments
 from layerwise.options.arguments import REQUIRED, Argument
-from layerwise.options.names import KERAS, OF_KERAS, OPTAX, PADDLE, PADDLE_PRESETS, Spelling, is_pair
+from layerwise.options.names import KERAS, OF_KERAS, OPTAX, PADDLE, PADDLE_PRESETS, ApiNames, is_pair
 from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
 
 RATES = ("lr", "weight_decay")  # options that may change from step to step
@@ -38,9 +38,9 @@ def of_api(declared: Sequence[Argument], h: type[Hyper]) -> list[Argument]:
     return [one for one in declared if one.unless not in known and (not one.only_with or one.only_with in known)]
 
 
-def called(api: Spelling, h: type[Hyper], one: Argument, of_pair: str) -> list[Argument]:
+def in_api(api: ApiNames, h: type[Hyper], one: Argument, of_pair: str) -> list[Argument]:
     """Return the argument of an option as an API calls it, or the two of a pair, which are of the type `of_pair`."""
-    names, said = api.of(h).get(one.name, (one.name,)), api.in_messages(h)
+    names, said = api.renamed_options(h).get(one.name, (one.name,)), api.in_messages(h)
     means = _words(tuple(said)).sub(lambda found: said[found[0]], one.means) if said else one.means
     if not is_pair(names):
         return [one._replace(name=names[0], means=means)]
@@ -55,7 +55,7 @@ def _words(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?<!\")\b({'|'.join(names)})\b")
 
 
-def in_order(names: str, known: Mapping[str, Argument]) -> list[Argument]:
+def ordered_by_names(names: str, known: Mapping[str, Argument]) -> list[Argument]:
     """Return the arguments of these names first, by place up to a star, and then the others by name."""
     by_place, _, by_name = (part.split() for part in names.partition("*"))
     rest = [*by_name, *(name for name in known if name not in (*by_place, *by_name))]
@@ -108,11 +108,11 @@ def of_keras(entry: Entry) -> list[Argument]:
     known["weight_decay"] = known["weight_decay"]._replace(type="float | None")
     theirs = [
         Argument(name, "float | None", None, f"Keras's name for {_share(option, names, name)}.")
-        for option, names in KERAS.of(h).items()
+        for option, names in KERAS.renamed_options(h).items()
         for name in names
     ]
     beside = arguments.KERAS_REST if h().of_matrices else ()
-    rest = [one for one in known.values() if one.name not in OF_KERAS.of(h)]
+    rest = [one for one in known.values() if one.name not in OF_KERAS.renamed_options(h)]
     return [first, *rest, *theirs, *beside, *arguments.KERAS]
 
 
@@ -122,12 +122,12 @@ def _share(option: str, names: Sequence[str], name: str) -> str:
 
 def of_paddle(entry: Entry) -> list[Argument]:
     h = entry.hyper
-    theirs = find(PADDLE_PRESETS[entry.name]).options if entry.name in PADDLE_PRESETS else {}
+    theirs = find_preset(PADDLE_PRESETS[entry.name]).options if entry.name in PADDLE_PRESETS else {}
     known = by_name(there for one in options_of(h, "float") for there in _in_paddle(h, one, theirs))
     if theirs:
         known["always_adapt"] = arguments.ALWAYS_ADAPT
     first = arguments.PADDLE_ORDER.get(entry.name, "learning_rate")
-    return in_order(first, known | by_name(of_api(arguments.PADDLE, h)))
+    return ordered_by_names(first, known | by_name(of_api(arguments.PADDLE, h)))
 
 
 def _in_paddle(h: type[Hyper], one: Argument, theirs: Mapping[str, object]) -> list[Argument]:
@@ -139,7 +139,7 @@ def _in_paddle(h: type[Hyper], one: Argument, theirs: Mapping[str, object]) -> l
         one = one._replace(type=f"{one.type} | None", default=None, means=means)
     elif one.name in theirs:
         one = one._replace(default=theirs[one.name])
-    return called(PADDLE, h, one, "float")
+    return in_api(PADDLE, h, one, "float")
 
 
 def of_jax(entry: Entry) -> list[Argument]:
@@ -151,7 +151,7 @@ def of_jax(entry: Entry) -> list[Argument]:
     mask = "weight_decay_mask" if "weight_decay_mask" in order.split() else "mask"
     known["learning_rate"] = known["learning_rate"]._replace(default=REQUIRED)
     known = {mask: arguments.MASK._replace(name=mask), **known, **by_name(of_api(arguments.JAX, h))}
-    return in_order(order, known | by_name(arguments.OWN_FORM.get(entry.name, ())))
+    return ordered_by_names(order, known | by_name(arguments.OWN_FORM.get(entry.name, ())))
 
 
 def _in_optax(h: type[Hyper], one: Argument) -> list[Argument]:
@@ -159,7 +159,7 @@ def _in_optax(h: type[Hyper], one: Argument) -> list[Argument]:
     theirs = h.__dataclass_fields__[one.name].metadata["optax_default"]
     type_ = re.sub(r"\bfloat\b", "Number", one.type).replace("Scheduled", "Rate")
     own = one._replace(type=type_, default=one.default if theirs is MISSING else theirs)
-    return called(OPTAX, h, own, "Number")
+    return in_api(OPTAX, h, own, "Number")
 
 
 APIS: dict[str, Callable[[Entry], list[Argument]]] = {

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from layerwise.cli.exits import INTERRUPTED, TRACEBACK, WRONG, forget_output
+from layerwise.cli.exit_codes import INTERRUPTED, TRACEBACK, WRONG, forget_output
 from layerwise.contrib._files import printable
 from layerwise.errors import LayerwiseError
 

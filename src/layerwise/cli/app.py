@@ -10,7 +10,7 @@ import typer
 import layerwise
 from layerwise.cli import bench, memory, presets, recommend
 from layerwise.cli import info as facts
-from layerwise.cli.exits import INTERRUPTED, WRONG
+from layerwise.cli.exit_codes import INTERRUPTED, WRONG
 from layerwise.cli.usage import UsageError, in_one_line
 from layerwise.contrib._files import printable
 

@@ -11,7 +11,7 @@ import typer
 
 import layerwise
 from layerwise.catalog.registry import ENTRIES
-from layerwise.cli.usage import one_of, read
+from layerwise.cli.usage import number_parser, one_of
 from layerwise.engines.processor import wanted_threads
 from layerwise.errors import LayerwiseError
 from layerwise.options.checks import integer
@@ -40,9 +40,11 @@ def command(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[
-        int | None, typer.Option(**read(int, integer(1)), help=("Of layerwise's and PyTorch's optimizers."))
+        int | None, typer.Option(**number_parser(int, integer(1)), help=("Of layerwise's and PyTorch's optimizers."))
     ] = None,
-    rounds: Annotated[int, typer.Option(**read(int, integer(3)), help="Measured steps of each optimizer.")] = 11,
+    rounds: Annotated[
+        int, typer.Option(**number_parser(int, integer(3)), help="Measured steps of each optimizer.")
+    ] = 11,
 ) -> None:
     """Time a step of your model with one of our optimizers and with PyTorch's, in turns, on random gradients."""
     import torch

@@ -25,7 +25,7 @@ from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.installed import reason_missing as why_no_gpu
 from layerwise.engines.printed_programs import RULES
 from layerwise.engines.processor import VARIABLE as THREADS_VARIABLE
-from layerwise.engines.processor import available_processors, processor_multiplies, wanted_threads
+from layerwise.engines.processor import available_processors, fast_product_dtype_of_cpu, wanted_threads
 from layerwise.storage.extension import extension
 
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "mlx", "paddlepaddle")
@@ -71,7 +71,7 @@ def facts(devices: bool = False) -> Facts:
         "processor": {
             "name": processor(),
             "available": available_processors(),
-            "products": processor_multiplies() or "float32",
+            "products": fast_product_dtype_of_cpu() or "float32",
         },
         "engines": {
             "compiled": compiled,
@@ -84,7 +84,7 @@ def facts(devices: bool = False) -> Facts:
     if not devices:
         return found
     if found["engines"]["gpu"]["available"]:
-        found["engines"]["gpu"]["verdicts"] = proven()
+        found["engines"]["gpu"]["verdicts"] = kernel_verdicts()
     return found | {"devices": {"torch": _said(_torch_devices), "jax": _said(_jax_devices)}}
 
 
@@ -154,7 +154,7 @@ def _gpu_lines(found: Facts) -> Iterator[str]:
             yield f"            {device}: {what}: {verdict}"
 
 
-def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
+def kernel_verdicts(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
     """Try the GPU engine's kernels on each device and return, by optimizer and dtype, "proven" or the problem."""
     try:
         torch = importlib.import_module("torch")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from layerwise.catalog.registry import ENTRIES
-from layerwise.cli.usage import known, one_of, read
+from layerwise.cli.usage import matching_name, number_parser, one_of
 from layerwise.options.checks import integer
-from layerwise.storage.options import OPTIONS, wanted
+from layerwise.storage.options import OPTIONS, requested_storage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,7 +82,7 @@ def _ruled(model: nn.Module, optimizer: str) -> Iterator[tuple[nn.Parameter, str
         yield from ((p, name, optimizer) for name, p in model.named_parameters() if p.requires_grad)
         return
     for group in param_groups(model, rule=optimizer, others={"rule": OTHER_RULE}):
-        rule = known("optimizer", str(group["rule"]), [*ENTRIES])
+        rule = matching_name("optimizer", str(group["rule"]), [*ENTRIES])
         yield from ((p, name, rule) for name, p in group["params"])
 
 
@@ -92,7 +92,7 @@ def _storing(p: Tensor, name: str, rule: str, h: Hyper, storage: Mapping[str, ob
     module = ENTRIES[rule].rule
     given = {"master_weights": False, "rounding": None, "state_dtype": None, "seed": 0, **storage}
     plan = plan_of(module, p, h, name, lambda _: None, None)
-    return plan.storage_plan(p, wanted({key: given[key] for key in OPTIONS}, module))
+    return plan.storage_plan(p, requested_storage({key: given[key] for key in OPTIONS}, module))
 
 
 def _part(p: Tensor, devices: int) -> int:
@@ -106,7 +106,7 @@ def _option(given: str, optimizer: str) -> tuple[str, object]:
     name, equals, text = given.partition("=")
     if not equals:
         raise typer.BadParameter(f"--option must be name=value, but is {given!r}.")
-    name = known(f"option of {optimizer}", name, [one.name for one in fields(ENTRIES[optimizer].hyper)])
+    name = matching_name(f"option of {optimizer}", name, [one.name for one in fields(ENTRIES[optimizer].hyper)])
     try:
         return name, literal_eval(text)
     except (ValueError, SyntaxError):
@@ -126,7 +126,9 @@ def command(
         str | None, typer.Option(help="float32, bfloat16 or int8.", **one_of("dtype of state", lambda: STATES))
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the optimizer, such as betas=0.9,0.99.")] = None,
-    devices: Annotated[int, typer.Option(**read(int, integer(1)), help="Number of shards of every tensor.")] = 1,
+    devices: Annotated[
+        int, typer.Option(**number_parser(int, integer(1)), help="Number of shards of every tensor.")
+    ] = 1,
     as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Weights, gradients and state of a model in training, built on the meta device: any size fits."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from layerwise.cli.exits import TRACEBACK
+from layerwise.cli.exit_codes import TRACEBACK
 from layerwise.errors import LayerwiseError, a
 from layerwise.options.misspellings import did_you_mean, nearest
 

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from layerwise.catalog.registry import ENTRIES
-from layerwise.cli.usage import in_shell, one_of, read
+from layerwise.cli.usage import in_shell, number_parser, one_of
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.options.checks import Check, integer
 from layerwise.recipes import CURVES, Recommendation, recommend
-from layerwise.recipes.advice import percent
+from layerwise.recipes.advice import format_percent
 from layerwise.recipes.question import ABOVE_0, EXPONENTS, SHARE
 
-COUNT, SERIES = read(int, integer(1)), [curve.name for curve in CURVES]
+COUNT, SERIES = number_parser(int, integer(1)), [curve.name for curve in CURVES]
 
 
 def figure(means: str, check: Check = ABOVE_0) -> Any:
-    return typer.Option(**read(float, check), help=means)
+    return typer.Option(**number_parser(float, check), help=means)
 
 
 def command(
@@ -140,7 +140,7 @@ def code(found: Recommendation) -> Iterator[str]:
             "  # schedule.step() after each step"
         )
     elif found.warmup:
-        yield f"# warm-up: {percent(found.warmup)} of the steps; with --total-samples the schedule too"
+        yield f"# warm-up: {format_percent(found.warmup)} of the steps; with --total-samples the schedule too"
 
 
 def _rounded(value: object) -> object:

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from layerwise.options.checks import Check, Refused
+from layerwise.options.checks import Check, RefusedValue
 from layerwise.options.misspellings import nearest
 
 # The class has no public name of its own since typer includes its own copy of click.
@@ -33,20 +33,20 @@ def in_shell(message: str, called: Mapping[str, str]) -> str:
     return re.sub("`([a-z_]+)`", lambda found: f"--{called.get(found[1], found[1]).replace('_', '-')}", message)
 
 
-def read(kind: type, check: Check) -> dict[str, Any]:
+def number_parser(kind: type, check: Check) -> dict[str, Any]:
     """Return the parser of an option or argument that is a number."""
 
     def parse(text: object) -> object:
         try:
             return check.convert(kind(text))
-        except (ValueError, Refused):
+        except (ValueError, RefusedValue):
             raise typer.BadParameter(f"it must be {check.allowed}, but is {text}.") from None
 
     parse.__name__ = kind.__name__  # the name of its values in --help
     return {"parser": parse}
 
 
-def known(what: str, value: str, names: Sequence[str], listed: str = "") -> str:
+def matching_name(what: str, value: str, names: Sequence[str], listed: str = "") -> str:
     """Return the name with this spelling, ignoring case; otherwise raise a usage error with suggestions."""
     found = {name.lower(): name for name in names}
     if value.lower() in found:
@@ -68,8 +68,8 @@ def one_of(what: str, names: Callable[[], Iterable[str]], listed: str = "") -> d
 
     def check(value: Any) -> object:
         if isinstance(value, (list, tuple)):
-            return [known(what, one, list(names()), listed) for one in value]
-        return value if value is None else known(what, value, list(names()), listed)
+            return [matching_name(what, one, list(names()), listed) for one in value]
+        return value if value is None else matching_name(what, value, list(names()), listed)
 
     return {"callback": check, "autocompletion": completing(names)}
 

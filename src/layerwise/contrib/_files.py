@@ -14,7 +14,7 @@ PATH_ERRORS = (OSError, ValueError, RuntimeError)
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+def new_file_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """Open a new file in the same folder, and remove it in the end if it is still there."""
     own = path.parent / f".layerwise-{token_hex(8)}"
     file = own.open("xb")  # fails if something exists there, even a link
@@ -27,7 +27,7 @@ def beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 def replace_text(path: Path, text: str) -> None:
     """Replace a file by one with this text and the same permissions."""
-    with beside(path) as (own, file):
+    with new_file_beside(path) as (own, file):
         file.write(text.encode())
         file.close()  # before it is moved: Windows refuses to move open files
         with suppress(OSError):  # a new path has no permissions, and some file systems have none

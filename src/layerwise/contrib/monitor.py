@@ -10,15 +10,15 @@ from typing import Any
 
 from torch import Tensor
 
-from layerwise.contrib.records import Record, Table, writing_to
-from layerwise.engines.measurements import clipped
+from layerwise.contrib.records import CsvFile, Record, writing_to
+from layerwise.engines.measurements import clipped_flag
 from layerwise.options import checks
 from layerwise.options.settings import Hyper
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.groups._members import Group
-from layerwise.torch.step._prepared import counts
+from layerwise.torch.step._prepared import step_counts
 from layerwise.torch.step._stepper import stepper_of
-from layerwise.torch.tools._weights import checked
+from layerwise.torch.tools._weights import checked_optimizer
 
 
 class Monitor:
@@ -42,7 +42,7 @@ class Monitor:
     @property
     def path(self) -> Path | None:
         """The path of the table, if the monitor writes one."""
-        return self._write.path if isinstance(self._write, Table) else None
+        return self._write.path if isinstance(self._write, CsvFile) else None
 
     def _loaded(self, optimizer: Any) -> None:
         self._count = self._last = _steps(optimizer)
@@ -82,7 +82,7 @@ def monitor(optimizer: Optimizer, writer: object, every: int = 1) -> Monitor:
             anything with `log(dict)`; or the path of a .csv file.
         every: Write one of so many steps.
     """
-    checked(optimizer, 'monitor(optimizer, "run.csv")')
+    checked_optimizer(optimizer, 'monitor(optimizer, "run.csv")')
     every = checks.integer(1)("every", every, "1 writes each step, 10 every tenth.")
     return Monitor(optimizer, writer, every)
 
@@ -91,7 +91,7 @@ def _steps(optimizer: Optimizer) -> int:
     """Return the largest number of steps that a parameter has taken."""
     members = optimizer.parameters()  # `state` may have entries of other programs
     steps = [state["step"] for state in map(optimizer.state.get, members) if state and "step" in state]
-    return max(counts(steps)) if steps else 0
+    return max(step_counts(steps)) if steps else 0
 
 
 def _muted(optimizer: Optimizer) -> bool:
@@ -109,5 +109,5 @@ def _record(optimizer: Optimizer) -> Record:
     found = {}
     for p, name, measured in stepper_of(optimizer).measured():
         h, group = settings[p]
-        found[name] = {**measured, "clipped": clipped(measured, h, float(group["weight_decay"]))}
+        found[name] = {**measured, "clipped": clipped_flag(measured, h, float(group["weight_decay"]))}
     return found

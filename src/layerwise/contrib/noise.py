@@ -34,7 +34,7 @@ from layerwise.errors import (
     sentence,
 )
 from layerwise.options import checks
-from layerwise.torch.arrays._library import computing
+from layerwise.torch.arrays._library import arithmetic_dtype
 from layerwise.torch.sharding._agreement import reduced
 from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
@@ -61,7 +61,7 @@ class Estimate(NamedTuple):
     noise: float
 
 
-class Seen(NamedTuple):
+class StepSums(NamedTuple):
     """The sums of one step: over the passes, and after the exchange also over the processes."""
 
     squares: float  # Σ|g_i|²
@@ -150,7 +150,7 @@ class NoiseScale:
         self._updates += 1
         if (self._updates - 1) % self._every:
             return None
-        seen = Seen(0.0, 0.0, 0.0, 0.0)
+        seen = StepSums(0.0, 0.0, 0.0, 0.0)
         problem: LayerwiseError | None = None
         try:
             seen, scale = (
@@ -174,7 +174,7 @@ class NoiseScale:
         self._norms: list[Norm] = []
         self._passes: Counter[int] = Counter()
 
-    def _seen(self, batch: object) -> Seen:
+    def _seen(self, batch: object) -> StepSums:
         grads = [p.grad for p in self._model.parameters() if p.grad is not None]
         if not self._passes:
             raise GradientError(
@@ -191,9 +191,9 @@ class NoiseScale:
             )
         size = _one_size(batch, passes)
         here = _squares(self._norms) * self._replicas / self._ranks
-        return Seen(here, _squares([_norm(g) for g in grads]) / self._ranks, passes, size)
+        return StepSums(here, _squares([_norm(g) for g in grads]) / self._ranks, passes, size)
 
-    def _of_all(self, seen: Seen, problem: LayerwiseError | None) -> Seen:
+    def _of_all(self, seen: StepSums, problem: LayerwiseError | None) -> StepSums:
         """Return the sums over all processes; raise unless all have the same number and size of micro-batches."""
         if self._axis is None:
             if problem is not None:
@@ -208,7 +208,7 @@ class NoiseScale:
             raise SynchronizationError(
                 "another process of the group could not update its noise scale; see its error message."
             )
-        found = Seen(*sums)
+        found = StepSums(*sums)
         if (found.passes**2, found.batch**2) != (self._ranks * passes, self._ranks * batch):
             raise SynchronizationError(
                 f"this process had {seen.passes} micro-batches of {seen.batch} examples, but another process had "
@@ -310,7 +310,7 @@ def _norm(x: Any) -> Norm:
         else:
             cuts = enumerate(x.placements)
             parts = math.prod(x.device_mesh.size(i) for i, placement in cuts if not placement.is_replicate())
-    return torch.linalg.vector_norm(local(x), dtype=computing(x.dtype)), parts
+    return torch.linalg.vector_norm(local(x), dtype=arithmetic_dtype(x.dtype)), parts
 
 
 def _squares(norms: Sequence[Norm]) -> float:
@@ -332,7 +332,7 @@ def _one_size(batch: object, passes: int) -> int:
     return size
 
 
-def _estimate(seen: Seen, replicas: int, scale: float) -> Estimate:
+def _estimate(seen: StepSums, replicas: int, scale: float) -> Estimate:
     n = seen.passes * replicas
     small, big = seen.squares / n, seen.big / seen.passes**2  # processes have averaged their gradients, passes added
     of_mean = (small - big) / (n - 1)  # the part of |ḡ|² that is noise
@@ -345,5 +345,5 @@ def _checked(state: object) -> dict[str, float]:
         raise StateError(f"the state of a noise scale must have the keys {list(KEYS)}, but is {state!r}. {way_out}")
     try:
         return {key: checks.as_float(state[key]) for key in KEYS}
-    except checks.Refused:
+    except checks.RefusedValue:
         raise StateError(f"the state of a noise scale must be finite numbers, but is {state!r}. {way_out}") from None

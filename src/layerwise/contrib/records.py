@@ -14,7 +14,7 @@ import numpy as np
 from layerwise.contrib._files import PATH_ERRORS, printable, replace_text
 from layerwise.engines import Stats
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 
 Ways = Mapping[str, Callable[[Array], Array]]
 
@@ -28,7 +28,7 @@ Write = Callable[[int, Record], None]
 def writing_to(writer: object) -> Write:
     """Return the function that writes a step to this writer."""
     if isinstance(writer, (str, os.PathLike)):
-        return Table(_as_table(Path(writer)))
+        return CsvFile(_as_table(Path(writer)))
     for method, made in (("add_scalar", _to_tensorboard), ("log", _to_log)):
         if callable(getattr(writer, method, None)):
             return made(getattr(writer, method))
@@ -92,7 +92,7 @@ def _named(tag: str, ways: Ways, x: Array) -> dict[str, float]:
     return {f"{tag}/{way}": float(of(here)) for way, of in ways.items()} if here.size else {}
 
 
-class Table:
+class CsvFile:
     """A CSV file with a row for each layer and step. A step that is taken again replaces the rows that follow it."""
 
     def __init__(self, path: Path) -> None:

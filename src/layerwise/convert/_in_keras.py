@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import backend, ops
 
-from layerwise.convert._kept import Fields, Kept, Wanted, check_fields, numbers_of, one_count
+from layerwise.convert._kept import Fields, Kept, TensorFields, check_fields, common_count, numbers_of
 from layerwise.errors import StateError
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 
 Parts = dict[str, keras.Variable]  # Keras's variables by field
 
@@ -32,11 +32,11 @@ class Built:
             raise StateError("the optimizer has no variables yet. Call optimizer.build(model.trainable_variables).")
         self.optimizer = optimizer
 
-    def tensors(self) -> Iterator[tuple[keras.Variable, Wanted, Parts]]:
+    def tensors(self) -> Iterator[tuple[keras.Variable, TensorFields, Parts]]:
         """Yield each variable, the optimizer that steps it, and the variables of its state."""
         raise NotImplementedError
 
-    def wanted(self) -> dict[str, Wanted]:
+    def wanted(self) -> dict[str, TensorFields]:
         return {variable.path: wanted for variable, wanted, _ in self.tensors()}
 
     def read(self) -> dict[str, Kept]:
@@ -48,7 +48,7 @@ class Built:
         return found
 
     def write(self, kept: Mapping[str, Kept]) -> object:
-        step, new = one_count(kept, self.wanted()), []
+        step, new = common_count(kept, self.wanted()), []
         for variable, wanted, parts in self.tensors():
             fields = self.to_theirs(wanted.rule, dict(kept[variable.path].fields))
             check_fields(variable.path, {field: tuple(x.shape) for field, x in parts.items()}, fields)
@@ -70,14 +70,14 @@ class Built:
 class Ours(Built):
     """An optimizer of `layerwise.keras`."""
 
-    def tensors(self) -> Iterator[tuple[keras.Variable, Wanted, Parts]]:
+    def tensors(self) -> Iterator[tuple[keras.Variable, TensorFields, Parts]]:
         opt = self.optimizer
         for i, variable in enumerate(opt._trainable_variables):
             rule, piece = opt._rule_of(opt._is_rest[i]), opt._pieces[i]
             state = zip(rule.State._fields, opt._kept[i], strict=True)
             parts = {field: x for field, x in state if x is not None}
             name = "AdamW" if opt._is_rest[i] else opt._hyper.optimizer
-            yield variable, Wanted.of(name, piece.h), parts
+            yield variable, TensorFields.of(name, piece.h), parts
 
 
 PLAIN = {"grad_averaging": True, "maximize": False}  # the options that our optimizer would have
@@ -104,7 +104,7 @@ class Theirs(Built):
         super().__init__(optimizer, params)
         self.kind = kinds[0]
 
-    def tensors(self) -> Iterator[tuple[keras.Variable, Wanted, Parts]]:
+    def tensors(self) -> Iterator[tuple[keras.Variable, TensorFields, Parts]]:
         rule, lists = FIELDS[self.kind]
         for i, variable in enumerate(self.optimizer._trainable_variables):
             parts = {field: x[i] for field, name in lists.items() if (x := getattr(self.optimizer, name))}
@@ -112,9 +112,13 @@ class Theirs(Built):
                 parts = {key: x for key, x in parts.items() if (key == "exp_avg_sq") == (len(variable.shape) < 2)}
             velocity = self.optimizer.adam_velocities[i] if self.kind == "Muon" else None
             if velocity is not None:
-                yield variable, Wanted.of("AdamW", PLAIN), {"exp_avg": parts["momentum_buffer"], "exp_avg_sq": velocity}
+                yield (
+                    variable,
+                    TensorFields.of("AdamW", PLAIN),
+                    {"exp_avg": parts["momentum_buffer"], "exp_avg_sq": velocity},
+                )
             else:
-                yield variable, Wanted.of(rule, PLAIN), parts
+                yield variable, TensorFields.of(rule, PLAIN), parts
 
     def to_ours(self, rule: str, fields: Fields) -> Fields:
         return {field: self._changed(rule, field, x, 1) for field, x in fields.items()}

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from layerwise.convert._kept import Fields, Kept, Wanted, check_fields, numbers_of, one_count
+from layerwise.convert._kept import Fields, Kept, TensorFields, check_fields, common_count, numbers_of
 from layerwise.errors import StateError
 
 Entries = dict[str, dict[str, mx.array]]  # arrays of MLX by field, by name
@@ -27,7 +27,7 @@ class InTree:
         if params is not None:
             optimizer.init(params)
 
-    of: Wanted  # the state of each parameter
+    of: TensorFields  # the state of each parameter
 
     def entries(self) -> Entries:
         """Return the arrays by name and field."""
@@ -39,7 +39,7 @@ class InTree:
                 found.setdefault(name, {})[field] = x
         return found
 
-    def wanted(self) -> dict[str, Wanted]:
+    def wanted(self) -> dict[str, TensorFields]:
         if not (entries := self.entries()):
             raise StateError("the optimizer has no state yet. Pass params, or call optimizer.init(params).")
         return dict.fromkeys(entries, self.of)
@@ -54,7 +54,7 @@ class InTree:
 
     def write(self, kept: Mapping[str, Kept]) -> object:
         entries = self.entries()
-        step, new = one_count(kept, entries), {}
+        step, new = common_count(kept, entries), {}
         for name, parts in entries.items():
             new[name] = self.to_theirs(dict(kept[name].fields), parts)
             check_fields(name, {field: tuple(x.shape) for field, x in parts.items()}, new[name])
@@ -80,7 +80,7 @@ class Ours(InTree):
 
     def __init__(self, optimizer: Any, params: object) -> None:
         super().__init__(optimizer, params)
-        self.of = Wanted.of(optimizer._hyper.optimizer, optimizer._h)
+        self.of = TensorFields.of(optimizer._hyper.optimizer, optimizer._h)
 
     def entries(self) -> Entries:
         """Return the arrays by name and field, or only the names if the rule keeps nothing."""
@@ -113,7 +113,9 @@ class Theirs(InTree):
             raise StateError(f"MLX's state of {kinds[0]} cannot be converted. Supported are {', '.join(FIELDS)}.")
         super().__init__(optimizer, params)
         rule, self.called = FIELDS[kind]
-        self.of = Wanted.of(rule, {"maximize": False, **({"lr_in_momentum": True} if kind == "Adafactor" else {})})
+        self.of = TensorFields.of(
+            rule, {"maximize": False, **({"lr_in_momentum": True} if kind == "Adafactor" else {})}
+        )
         self.is_still = kind == "SGD" and not optimizer.momentum
 
     def to_ours(self, fields: Fields) -> Fields:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from layerwise.convert._kept import Kept, Wanted, numbers_of
+from layerwise.convert._kept import Kept, TensorFields, numbers_of
 from layerwise.core.slot import NamedState
 from layerwise.numpy._arrays import Arrays
 from layerwise.numpy._optimizer import Optimizer
-from layerwise.storage.weights import MASTER, REMAINDER
+from layerwise.storage.sixteen_bits import MASTER, REMAINDER
 
 
 class Ours:
@@ -24,10 +24,10 @@ class Ours:
         return None
 
     def read(self) -> dict[str, Kept]:
-        wanted = Wanted.of(self.rule, self.optimizer._options.h)
+        wanted = TensorFields.of(self.rule, self.optimizer._options.h)
         found = {}
         for name, slot in self.optimizer._slots.items():
-            numbers = NamedState(Arrays(), slot.arrays).in_numbers()
+            numbers = NamedState(Arrays(), slot.arrays).all_in_floating_point()
             fields = {key: numbers_of(x) for key, x in numbers.items() if key not in (MASTER, REMAINDER)}
             found[str(name)] = wanted.kept(slot.step, tuple(slot.shape), fields)
         return found

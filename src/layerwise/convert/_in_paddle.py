@@ -9,12 +9,12 @@ import numpy as np
 import paddle
 from paddle.base import dygraph
 
-from layerwise.convert._kept import Kept, Wanted, numbers_of
+from layerwise.convert._kept import Kept, TensorFields, numbers_of
 from layerwise.core.slot import Slot
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import shape_of
-from layerwise.rules.asks import Array
-from layerwise.storage.weights import MASTER, REMAINDER
+from layerwise.rules.requests import Array
+from layerwise.storage.sixteen_bits import MASTER, REMAINDER
 
 
 class Ours:
@@ -26,9 +26,9 @@ class Ours:
         if optimizer._graph is None:
             optimizer._heed_wrappers()
 
-    def wanted(self) -> dict[str, Wanted]:
+    def wanted(self) -> dict[str, TensorFields]:
         settings = self.optimizer._settings
-        return {p.name: Wanted.of(self.rule, settings[p.name]) for p in self.optimizer._members}
+        return {p.name: TensorFields.of(self.rule, settings[p.name]) for p in self.optimizer._members}
 
     def read(self) -> dict[str, Kept]:
         graph = self.optimizer._graph
@@ -37,7 +37,7 @@ class Ours:
         wanted, found = self.wanted(), {}
         for name, slot in slots.items():
             arrays = {key: x for key, x in slot.arrays.items() if key not in (MASTER, REMAINDER)}
-            _state.check_held(name, slot)
+            _state.check_not_freed(name, slot)
             fields = {key: _on_host(x) for key, x in arrays.items()}
             found[name] = wanted[name].kept(slot.step, shapes[name], fields)
         return found

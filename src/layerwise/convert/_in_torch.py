@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from layerwise.catalog.registry import ENTRIES
-from layerwise.convert._kept import Kept, Wanted, numbers_of
+from layerwise.convert._kept import Kept, TensorFields, numbers_of
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
-from layerwise.storage.weights import MASTER, REMAINDER
+from layerwise.storage.sixteen_bits import MASTER, REMAINDER
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _origin
 from layerwise.torch.checkpoints._saving import restored
@@ -39,17 +39,17 @@ class Ours:
         own = type(self.optimizer).__name__
         return own if own in ENTRIES else _origin.written_by(group) or own
 
-    def wanted(self) -> dict[str, Wanted]:
-        return {name: Wanted.of(self._rule(group), group) for name, _, _, group in self._members()}
+    def wanted(self) -> dict[str, TensorFields]:
+        return {name: TensorFields.of(self._rule(group), group) for name, _, _, group in self._members()}
 
     def read(self) -> dict[str, Kept]:
         found = {}
         for name, key, p, group in self._members():
             if key in self.saved["state"]:
-                numbers = named_state(restored(own_entries(self.saved["state"][key]), p.shape)).in_numbers()
+                numbers = named_state(restored(own_entries(self.saved["state"][key]), p.shape)).all_in_floating_point()
                 step = int(numbers.pop("step"))
                 fields = {part: _on_host(x) for part, x in numbers.items() if part not in (MASTER, REMAINDER)}
-                found[name] = Wanted.of(self._rule(group), group).kept(step, tuple(p.shape), fields)
+                found[name] = TensorFields.of(self._rule(group), group).kept(step, tuple(p.shape), fields)
         return found
 
     def write(self, kept: Mapping[str, Kept]) -> object:

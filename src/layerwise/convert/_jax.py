@@ -8,29 +8,36 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from layerwise.convert._kept import Axes, Fields, Names, in_order, turned, value_of
+from layerwise.convert._kept import Axes, Fields, Names, in_order, permuted, value_of
 from layerwise.errors import StateError
 from layerwise.jax import Grouped
-from layerwise.jax._forms import begun, filled_in, held_of, in_numbers, own_of, parts_of
 from layerwise.jax._of_optax import (
     COUNTED,
     KINDS,
     found_in,
-    from_kinds,
+    from_optax_states,
     is_injected,
     is_one_of,
     is_ours,
     masked_like,
     say_what_is_lost,
-    to_kind,
-    with_numbers,
+    to_optax_state,
+    with_injected_numbers,
+)
+from layerwise.jax._state_conversion import (
+    companions_of,
+    in_numbers,
+    initial_state,
+    own_of,
+    state_field_names,
+    state_with_trees,
 )
 from layerwise.jax._storage import numbers
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.jax._types import Array, Tree
 from layerwise.options.by_name import check_matched
 from layerwise.storage.coded import coded_of
-from layerwise.storage.weights import BESIDE
+from layerwise.storage.sixteen_bits import BESIDE
 
 if TYPE_CHECKING:
     import optax
@@ -58,9 +65,9 @@ def from_optax(state: Tree, transform: optax.GradientTransformation, params: Tre
 
     def fill(one: Tree) -> Tree:
         if is_ours(one):
-            return from_kinds(one, state, masked_like(one, params), used)
+            return from_optax_states(one, state, masked_like(one, params), used)
         if is_injected(one):
-            return with_numbers(one, state)._replace(inner_state=filled(one.inner_state))
+            return with_injected_numbers(one, state)._replace(inner_state=filled(one.inner_state))
         return one
 
     def filled(tree: Tree) -> Tree:
@@ -81,12 +88,12 @@ def to_optax(state: Tree, transform: optax.GradientTransformation, params: Tree)
     """
     ours = [in_numbers(own_of(one), parameters(masked_like(one, params))) for one in found_in(state, is_ours)]
     if not ours:
-        parts_of(state)  # raises an error
+        state_field_names(state)  # raises an error
 
     def fill(one: Tree) -> Tree:
         if is_injected(one):
-            return with_numbers(one, state)._replace(inner_state=filled(one.inner_state))
-        return to_kind(one, ours, params) if is_kind(one) else one
+            return with_injected_numbers(one, state)._replace(inner_state=filled(one.inner_state))
+        return to_optax_state(one, ours, params) if is_kind(one) else one
 
     def filled(tree: Tree) -> Tree:
         return jax.tree.map(fill, tree, is_leaf=lambda x: is_kind(x) or is_injected(x))
@@ -110,8 +117,8 @@ def to_torch(state: Tree, params: Tree, optimizer: Optimizer, *, names: Names = 
     from layerwise.torch.checkpoints._saving import saved_state as in_bytes
 
     leaves, saved = parameters(params), optimizer.state_dict()
-    own, held = own_of(state), held_of(state, leaves)
-    columns = {part: of_state(leaves, name, getattr(own, name)) for part, name in parts_of(own).items()}
+    own, held = own_of(state), companions_of(state, leaves)
+    columns = {part: of_state(leaves, name, getattr(own, name)) for part, name in state_field_names(own).items()}
     made: dict[object, object] = {}
     for i, (leaf, name, key, order) in enumerate(_places(leaves, saved["param_groups"], names, axes)):
         if key is None:
@@ -141,7 +148,7 @@ def from_torch(
     """
     from layerwise.torch.checkpoints._saving import restored
 
-    whole, leaves = begun(transform, params), parameters(params)
+    whole, leaves = initial_state(transform, params), parameters(params)
     found, counts = [], set()
     places = _places(leaves, state_dict["param_groups"], names, axes)
     for p, (leaf, name, key, order) in zip(leaves.arrays, places, strict=True):
@@ -157,9 +164,9 @@ def from_torch(
             f"its parameters have taken different numbers of steps, {sorted(counts)}, but the target keeps one count "
             "for all."
         )
-    kept = parts_of(own_of(whole)).items()
+    kept = state_field_names(own_of(whole)).items()
     trees = {name: leaves.part_of_state([one.get(part) for one, _ in found]) for part, name in kept}
-    return filled_in(whole, leaves, max(counts, default=0), trees, [held for _, held in found])
+    return state_with_trees(whole, leaves, max(counts, default=0), trees, [held for _, held in found])
 
 
 def stored_as(state: Tree, transform: optax.GradientTransformation, params: Tree) -> Tree:
@@ -172,11 +179,11 @@ def stored_as(state: Tree, transform: optax.GradientTransformation, params: Tree
         transform: The transformation of `layerwise.jax` whose formats the result has.
         params: The parameters of `state`.
     """
-    whole, leaves, inner = begun(transform, params), parameters(params), own_of(state)
+    whole, leaves, inner = initial_state(transform, params), parameters(params), own_of(state)
     if type(inner) is not type(own_of(whole)):
         raise StateError(f"the state must be a {type(own_of(whole)).__name__}, but is a {type(inner).__name__}.")
-    trees = {name: getattr(inner, name) for name in parts_of(inner).values()}
-    return filled_in(whole, leaves, inner.count, trees, held_of(state, leaves))
+    trees = {name: getattr(inner, name) for name in state_field_names(inner).values()}
+    return state_with_trees(whole, leaves, inner.count, trees, companions_of(state, leaves))
 
 
 # ---- PyTorch
@@ -209,7 +216,7 @@ def _for_torch(parts: Mapping[str, Array], held: Array, axes: Sequence[int] | No
             found |= {part: np.asarray(x.codes), part + coded.suffix: np.asarray(x.scale)}
         elif x is not None:
             found[part] = np.asarray(numbers(x), np.float32)
-    return turned(found, axes)
+    return permuted(found, axes)
 
 
 def _read_torch(one: State, axes: Any) -> tuple[Fields, Array]:
@@ -220,10 +227,10 @@ def _read_torch(one: State, axes: Any) -> tuple[Fields, Array]:
     from layerwise.torch.arrays._library import named_state
 
     stored, found = named_state(one), {part: _on_host(x) for part, x in one.items() if part != "step"}
-    for part, scale in stored.of_codes().items():
+    for part, scale in stored.coded_fields().items():
         grouped = Grouped(found[part], found.pop(scale).astype(np.float32))
         found[part] = grouped if axes is None else np.asarray(numbers(grouped))
-    parts, beside = turned(found, axes), [one.key for one in stored.beside_weights()]
+    parts, beside = permuted(found, axes), [one.key for one in stored.companion_kinds()]
     return parts, parts[beside[0]] if beside else None
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerwise.errors import HyperparameterError, StateError, a, sentence
-from layerwise.options.by_name import check_matched, few
-from layerwise.rules.asks import Array
+from layerwise.options.by_name import check_matched, first_few
+from layerwise.rules.requests import Array
 
 Names = Mapping[str, str] | Callable[[str], str] | None
 """Names in the target by name here: a mapping, or a function of the name."""
@@ -34,14 +34,14 @@ class Kept(NamedTuple):
     meaning: Mapping[str, object] = {}
 
 
-class Wanted(NamedTuple):
+class TensorFields(NamedTuple):
     """The fields that an optimizer has for one tensor."""
 
     rule: str
     meaning: Mapping[str, object] = {}
 
     @classmethod
-    def of(cls, rule: str, h: object) -> Wanted:
+    def of(cls, rule: str, h: object) -> TensorFields:
         """Return the fields that a rule with these options, from a group or an object, has."""
         names = (*MEANING, "adapt", "keep_norm")
         options = h if isinstance(h, Mapping) else {name: getattr(h, name) for name in names if hasattr(h, name)}
@@ -75,7 +75,7 @@ def in_order(name: str, order: Sequence[int], n: int) -> tuple[int, ...]:
     return found
 
 
-def turned(parts: Fields, axes: Sequence[int] | None) -> Fields:
+def permuted(parts: Fields, axes: Sequence[int] | None) -> Fields:
     """Return the parts with their dimensions in another order. Rows become columns if the two change places."""
     if axes is None:
         return parts
@@ -91,7 +91,9 @@ def turned(parts: Fields, axes: Sequence[int] | None) -> Fields:
     return parts
 
 
-def placed(kept: Mapping[str, Kept], wanted: Mapping[str, Wanted] | None, names: Names, axes: Axes) -> dict[str, Kept]:
+def fitted_to_target(
+    kept: Mapping[str, Kept], wanted: Mapping[str, TensorFields] | None, names: Names, axes: Axes
+) -> dict[str, Kept]:
     """Return the states under the target's names, with dimensions in the target's order."""
     for argument, given in (("names", names), ("axes", axes)):
         check_matched(argument, given if isinstance(given, Mapping) else (), [*kept], exact=True)
@@ -107,7 +109,7 @@ def placed(kept: Mapping[str, Kept], wanted: Mapping[str, Wanted] | None, names:
         order = None if order is None else in_order(name, order, len(one.shape))
         if order is not None:
             shape = tuple(one.shape[d] for d in order)
-            one = one._replace(shape=shape, fields=turned(dict(one.fields), order))
+            one = one._replace(shape=shape, fields=permuted(dict(one.fields), order))
         found[there] = one
     return found
 
@@ -116,11 +118,11 @@ def _plain(name: str) -> str:
     return name.replace("/", ".")
 
 
-def _check(name: str, one: Kept, there: str, wanted: Mapping[str, Wanted]) -> None:
+def _check(name: str, one: Kept, there: str, wanted: Mapping[str, TensorFields]) -> None:
     if there not in wanted:
         raise StateError(
-            f"the state has {name}, but the optimizer has no {there}; it has {few(wanted)}. Pass names=…, or drop it "
-            "from the state."
+            f"the state has {name}, but the optimizer has no {there}; it has {first_few(wanted)}. Pass names=…, or "
+            "drop it from the state."
         )
     rule, meaning = wanted[there]
     if rule != one.rule:
@@ -136,10 +138,10 @@ def _check(name: str, one: Kept, there: str, wanted: Mapping[str, Wanted]) -> No
             )
 
 
-def one_count(kept: Mapping[str, Kept], wanted: Iterable[str]) -> int:
+def common_count(kept: Mapping[str, Kept], wanted: Iterable[str]) -> int:
     """Return the step count of all tensors, for an optimizer that has one count for all."""
     if missing := [name for name in wanted if name not in kept]:
-        raise StateError(f"the state has no {few(missing)}. Pass names=…, or a state with all of them.")
+        raise StateError(f"the state has no {first_few(missing)}. Pass names=…, or a state with all of them.")
     counts = sorted({one.step for one in kept.values()})
     if len(counts) > 1:
         raise StateError(

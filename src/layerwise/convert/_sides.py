@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Protocol
 
-from layerwise.convert._kept import Axes, Kept, Names, Wanted, placed
+from layerwise.convert._kept import Axes, Kept, Names, TensorFields, fitted_to_target
 from layerwise.errors import ParameterError, StateError, kind, sentence
 
 OURS = ("torch", "numpy", "keras", "mlx", "paddle")
@@ -16,7 +16,7 @@ THEIRS = ("keras", "mlx")
 class Side(Protocol):
     """An optimizer of a framework."""
 
-    def wanted(self) -> Mapping[str, Wanted] | None:
+    def wanted(self) -> Mapping[str, TensorFields] | None:
         """Return the fields of each tensor by name, or None if the optimizer accepts any name."""
 
     def read(self) -> dict[str, Kept]:
@@ -63,7 +63,7 @@ def write(
         order = "The order is convert.write(convert.read(optimizer), target)."
         raise StateError(sentence("kept", "what read() returned", kept, order))
     side = _side(optimizer, None, params)
-    return side.write(placed(kept, side.wanted(), names, axes))
+    return side.write(fitted_to_target(kept, side.wanted(), names, axes))
 
 
 def _side(optimizer: object, state: object, params: object) -> Side:

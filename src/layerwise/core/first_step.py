@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerwise.catalog.hidden import warn_of_others
+from layerwise.catalog.hidden_matrices import warn_of_nonhidden
 from layerwise.engines import Stats
-from layerwise.engines.measurements import adapts
+from layerwise.engines.measurements import has_trust_ratio
 from layerwise.errors import warn
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
@@ -34,22 +34,22 @@ class FirstStep(NamedTuple):
     is_whole: bool = False  # a matrix that the rule should step in blocks
 
     @property
-    def adapted(self) -> bool:
+    def has_ratio(self) -> bool:
         """True if the step had a measured trust ratio."""
-        return adapts(self.h, self.weight_decay) and "weight_norm" in self.measured
+        return has_trust_ratio(self.h, self.weight_decay) and "weight_norm" in self.measured
 
     @property
     def starts_at_zero(self) -> bool:
         """True if the ratio keeps the tensor, or one of its blocks, at zero."""
         h: Any = self.h
-        if not self.adapted or h.min_norm or (h.trust_clip is not None and h.trust_clip[0]):
+        if not self.has_ratio or h.min_norm or (h.trust_clip is not None and h.trust_clip[0]):
             return False
         return bool(np.any(np.asarray(self.measured["weight_norm"]) == 0))
 
     @property
-    def share(self) -> float:
+    def step_fraction(self) -> float:
         """The length of a step at the peak rate, as the largest fraction of a block's norm."""
-        if (whole := self.h.whole_step) is not None:
+        if (whole := self.h.step_per_lr) is not None:
             return whole * self.peak if self.peak else np.nan
         norm, length = (np.asarray(self.measured[key]) for key in ("weight_norm", "update_norm"))
         with np.errstate(all="ignore"):
@@ -57,22 +57,22 @@ class FirstStep(NamedTuple):
         return float(np.max(moved) * self.peak) if self.peak else np.nan
 
     @property
-    def rushes(self) -> bool:
+    def rate_is_too_high(self) -> bool:
         """True if the step has no trust ratio, but the rate is one for steps with a ratio."""
-        exempt = not adapts(self.h, self.weight_decay)
+        exempt = not has_trust_ratio(self.h, self.weight_decay)
         return exempt and self.peak is not None and self.peak >= self.h.large_without_ratio
 
     @property
-    def is_said_once(self) -> bool:
+    def warns_once(self) -> bool:
         """True if one warning covers all such tensors of a run."""
-        return self.rushes or self.is_whole
+        return self.rate_is_too_high or self.is_whole
 
     @property
     def stalls(self) -> bool:
         """True if rounding loses the step of nearly all weights."""
-        if self.rounded_to not in SPACING or not self.adapted:
+        if self.rounded_to not in SPACING or not self.has_ratio:
             return False
-        return 0 < self.share < LEAST * SPACING[self.rounded_to]
+        return 0 < self.step_fraction < LEAST * SPACING[self.rounded_to]
 
 
 class WaysOut(NamedTuple):
@@ -87,15 +87,15 @@ class WaysOut(NamedTuple):
     blocks: str = ""
 
 
-def warn_of(firsts: Sequence[FirstStep], ways_out: WaysOut) -> None:
+def warn_of_first_steps(firsts: Sequence[FirstStep], ways_out: WaysOut) -> None:
     """Warn about tensors that will hardly move, or move too far."""
     exempt, finer, slower, others, blocks = ways_out
     if odd := [one for one in firsts if one.misplaced]:
-        warn_of_others(odd[0].h.optimizer, [one.name for one in odd], others)
+        warn_of_nonhidden(odd[0].h.optimizer, [one.name for one in odd], others)
     if whole := [one for one in firsts if one.is_whole]:
         name, one_each = whole[0].h.optimizer, "one learning rate for all weights of each of these tensors"
         warn(f"{name} has {one_each}, which tends to cost accuracy: {_few(whole)}. {blocks}")
-    if fast := [one for one in firsts if one.rushes]:
+    if fast := [one for one in firsts if one.rate_is_too_high]:
         rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
         warn(
             f"steps of {_few(fast)} have no trust ratio. Without a ratio, training tends to diverge from "
@@ -112,7 +112,7 @@ def warn_of(firsts: Sequence[FirstStep], ways_out: WaysOut) -> None:
         first = still[0]
         warn(
             f"most weights of {_few(still)} will not move as long as lr is at most {first.peak:g}: a step of "
-            f"{first.name} is then {100 * first.share:.2g} % of its norm, and rounding to {first.rounded_to} "
+            f"{first.name} is then {100 * first.step_fraction:.2g} % of its norm, and rounding to {first.rounded_to} "
             f"loses it. {finer}",
         )
 

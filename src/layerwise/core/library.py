@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from layerwise.engines.arrays import Arrays
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 
 LOW = ("float16", "bfloat16")
 WIDE = ("float32", "float64")
@@ -14,12 +14,12 @@ FLOATING = (*LOW, *WIDE)
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-def computing(dtype: str) -> str:
+def arithmetic_dtype(dtype: str) -> str:
     """Return the dtype of the arithmetic and of the state: at least float32."""
     return "float64" if dtype == "float64" else "float32"
 
 
-class Whole:
+class UnshardedArrays:
     """The part of a library whose arrays are whole in one process."""
 
     zeros: Callable[[tuple[int, ...], str, Array], Array]  # as in a library
@@ -27,13 +27,13 @@ class Whole:
     def zeros_like(self, x: Array, dtype: str) -> Array:
         return self.zeros(tuple(x.shape), dtype, x)
 
-    def here(self, x: Array) -> Array:
+    def local_part(self, x: Array) -> Array:
         return x
 
     def like(self, x: Array, here: Array) -> Array:
         return here
 
-    def rows(self, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    def row_chunks(self, *arrays: Array) -> Iterator[tuple[Array, ...]]:
         yield arrays
 
 
@@ -43,7 +43,7 @@ class Library(Arrays, Protocol):
     def dtype(self, x: Array) -> str:
         """Return the name of an array's dtype."""
 
-    def here(self, x: Array) -> Array:
+    def local_part(self, x: Array) -> Array:
         """Return the part of an array that this process holds."""
 
     def like(self, x: Array, here: Array) -> Array:
@@ -58,5 +58,5 @@ class Library(Arrays, Protocol):
     def cast(self, x: Array, dtype: str) -> Array:
         """Return a copy in this dtype."""
 
-    def rows(self, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    def row_chunks(self, *arrays: Array) -> Iterator[tuple[Array, ...]]:
         """Yield views of a few rows of the arrays at a time, so that intermediate results take little memory."""

@@ -10,7 +10,7 @@ from weakref import WeakSet
 _locks: WeakSet[Any] = WeakSet()
 
 
-class OneAtATime(RLock):  # type: ignore[misc]  # final to type checkers alone
+class StepLock(RLock):  # type: ignore[misc]  # final to type checkers alone
     """A lock of an optimizer, held while it steps. Copies of the optimizer and forked processes have their own.
 
     Its own methods are bound as `__enter__` and `__exit__`, without a line of Python that a signal handler could
@@ -22,7 +22,7 @@ class OneAtATime(RLock):  # type: ignore[misc]  # final to type checkers alone
         _locks.add(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return OneAtATime, ()
+        return StepLock, ()
 
 
 def _release_in_child() -> None:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from layerwise.core.library import Library, computing
-from layerwise.engines import PartOf, Stats
-from layerwise.engines.measurements import summary
+from layerwise.core.library import Library, arithmetic_dtype
+from layerwise.engines import Stats, TensorId
+from layerwise.engines.measurements import join_pieces
 from layerwise.layout.pieces import Kept, Layout, Piece, elementwise, kept_dims
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array
 from layerwise.rules.products import HALVES
-from layerwise.storage.forms import CUT_BY_BLOCKS, blocks_cut_groups, scales_of
+from layerwise.rules.requests import Array
 from layerwise.storage.index import Index, index_of
+from layerwise.storage.state_dtypes import CUT_BY_BLOCKS, blocks_cut_groups, scales_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,7 +33,7 @@ P = TypeVar("P", bound="Plan")
 
 
 @dataclass(frozen=True)
-class Place:
+class PartSlices:
     """The place of a part in a local array: a contiguous run, seen in a shape, and then some entries of each
     dimension.
     """
@@ -42,7 +42,7 @@ class Place:
     run: slice | None = None  # None: the array as it is
     shape: Shape = ()
 
-    def of(self, array: Array) -> Array:
+    def take_from(self, array: Array) -> Array:
         """Return the part of an array."""
         found = array if self.run is None else array[self.run].reshape(self.shape)
         return found[self.entries] if self.entries else found
@@ -59,7 +59,7 @@ class Box:
     def region(self) -> Region:
         return tuple(slice(at, at + n) for at, n in zip(self.origin, self.size, strict=True))
 
-    def of(self, piece: Array, size: Shape) -> Array:
+    def take_from(self, piece: Array, size: Shape) -> Array:
         """Return the part of a piece, or the part of this size of a statistic of the piece."""
         each = zip(self.origin, size, piece.shape, strict=True)
         # A statistic has size 1 where it was summed; there all boxes share a single entry.
@@ -82,8 +82,8 @@ class LocalPart:
     shape: Shape | None = None  # of the whole piece, if it is cut
     parts: int = 1
     blocks: tuple[list[int], ...] = ()  # the local blocks, if each is whole somewhere
-    place: Place | None = None  # in the local part; None: as the piece is in the tensor
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # in state with another layout
+    place: PartSlices | None = None  # in the local part; None: as the piece is in the tensor
+    places: Mapping[str, PartSlices] = field(default_factory=dict, compare=False)  # in state with another layout
     box: Box | None = None  # if several parts of a piece may lie on one rank,
     spread: Any = None  # the tensor, and the part that each rank holds
     # The parts of a rank, by its places along the axes: in these dimensions of the piece, in others of the local part.
@@ -93,20 +93,20 @@ class LocalPart:
     def view(self, array: Array, key: str = "") -> Array:
         """Return the part of an array with the local layout of the tensor, or of the state of this name."""
         place = self.places.get(key, self.place)
-        return self.piece.view(array) if place is None else place.of(array)
+        return self.piece.view(array) if place is None else place.take_from(array)
 
     def index(self, whole: Callable[[], Index]) -> Index:
         """Return the indices of its elements in the tensor, given those of the local part."""
         if self.box is not None:
             index = self.piece.view(index_of(self.spread.shape or (1,)))
-            return cast("Index", self.box.of(index, self.box.size))
+            return cast("Index", self.box.take_from(index, self.box.size))
         return cast("Index", self.view(whole()))
 
     @property
     def cut(self) -> Hashable:
         """The key that jobs must share, besides their shapes, to be alike on all ranks."""
         if self.box is not None:
-            return PartOf(self.spread.name, self.number)
+            return TensorId(self.spread.name, self.number)
         return self.axes, None if self.place is None else self.piece.part
 
     def add_measured(self, found: dict[str, Array], measured: Stats) -> None:
@@ -140,7 +140,7 @@ class Plan:
     def of(cls, name: Name, rule: ModuleType, h: Hyper, shape: Shape, layout: Layout, **more: Any) -> Self:
         """Return the plan of a tensor that is whole on this rank."""
         held = tuple(LocalPart(piece, i) for i, piece in enumerate(layout.pieces))
-        return cls(name, rule, h, shape, layout, held, *fields_of(rule, layout, len(shape)), **more)
+        return cls(name, rule, h, shape, layout, held, *state_layout(rule, layout, len(shape)), **more)
 
     is_cut = False
     """Whether other processes may hold other parts of the tensor."""
@@ -162,36 +162,36 @@ class Plan:
         return tuple(field for field, shape in self.state_shapes.items() if shape is not None)
 
     @property
-    def itself(self) -> bool:
+    def is_single_job(self) -> bool:
         """True if the unchanged tensor is the only job."""
         return len(self.held) == 1 and self.held[0].place is None and self.layout.pieces[0].part is None
 
     @property
-    def members(self) -> tuple[Plan, ...]:
+    def stored_together(self) -> tuple[Plan, ...]:
         """The plans of the tensors that are stored together."""
         return (self,)
 
     @property
-    def smallest(self) -> Shape:
+    def smallest_shape(self) -> Shape:
         """The shape of the smallest tensor that is stored together."""
-        return min((one.shape for one in self.members), key=prod)
+        return min((one.shape for one in self.stored_together), key=prod)
 
     def multiplied_in(self, own: str) -> str | None:
         """Return the dtype in which a step multiplies matrices, if it does, of weights of this dtype."""
         h: Any = self.layout.pieces[0].h
-        return None if not h.of_matrices else h.ns_dtype if h.ns_dtype in HALVES else computing(own)
+        return None if not h.of_matrices else h.ns_dtype if h.ns_dtype in HALVES else arithmetic_dtype(own)
 
     def why_not_grouped(self) -> str:
         """Return the reason why state cannot be stored in groups of 8 bits, or an empty string."""
         return CUT_BY_BLOCKS if blocks_cut_groups(self.shape, [one.piece.part for one in self.held]) else ""
 
-    def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Array], Array]:
+    def zeros_maker(self, lib: Library, field: str, dtype: str) -> Callable[[Array], Array]:
         """Return a function that creates a field of a tensor's state."""
         if self.elementwise[field]:
             return partial(lib.zeros_like, dtype=dtype)
         return partial(lib.zeros, self.state_shapes[field] or (), dtype)
 
-    def scales(self, lib: Library, p: Array) -> Array:
+    def new_scales(self, lib: Library, p: Array) -> Array:
         """Return new scales of numbers in groups."""
         return lib.zeros(scales_of(self.shape), "float32", p)
 
@@ -204,9 +204,9 @@ class Plan:
         found: dict[tuple[int, int], dict[str, Array]] = {}
         for one in self.held:
             one.add_measured(found.setdefault((one.member, one.number), {}), next(each))
-        for i, plan in enumerate(self.members):
+        for i, plan in enumerate(self.stored_together):
             pieces = plan.layout.pieces
-            yield plan.name, summary([found[i, number] for number in range(len(pieces))], pieces)
+            yield plan.name, join_pieces([found[i, number] for number in range(len(pieces))], pieces)
 
 
 def with_names(plans: Iterable[P], names: Iterable[object]) -> list[P]:
@@ -221,7 +221,7 @@ def with_names(plans: Iterable[P], names: Iterable[object]) -> list[P]:
     return found
 
 
-def fields_of(
+def state_layout(
     rule: ModuleType, layout: Layout, ndim: int
 ) -> tuple[dict[str, Shape | None], dict[str, Kept | None], dict[str, bool]]:
     """Return, by fields of the rule's state, their shapes, the dimensions that they extend along, and whether along

@@ -15,23 +15,23 @@ from operator import mul, truediv
 from typing import Any, NamedTuple
 
 from layerwise.catalog.registry import ENTRIES
-from layerwise.core.library import FLOATING, Library, computing
+from layerwise.core.library import FLOATING, Library, arithmetic_dtype
 from layerwise.core.plan import Plan
 from layerwise.engines import Stats
-from layerwise.rules.asks import Array, T
+from layerwise.rules.requests import Array, T
 from layerwise.rules.states import is_signed
-from layerwise.storage import Coded, Format
+from layerwise.storage import CodedFormat, Format
 from layerwise.storage.coded import CODED
-from layerwise.storage.forms import Shape, scales_of
+from layerwise.storage.formatted_arrays import FormattedArray
 from layerwise.storage.index import index_of
-from layerwise.storage.stored import Stored
-from layerwise.storage.weights import BESIDE, MASTER, REMAINDER, Beside
+from layerwise.storage.sixteen_bits import BESIDE, MASTER, REMAINDER, Companion
+from layerwise.storage.state_dtypes import Shape, scales_of
 
 Arrays = MutableMapping[str, Array]
 
 
 @dataclass(eq=False)
-class StepResult:
+class StepMeasurements:
     """The measurements of the last step of tensors that step together."""
 
     plans: Sequence[Plan]
@@ -50,7 +50,7 @@ class Slot:
     arrays: dict[str, Array]  # by the names that checkpoints have
     step: int = 0
     shape: tuple[int, ...] = ()
-    last: tuple[StepResult, int] | None = None  # its last step, and its place in it
+    last: tuple[StepMeasurements, int] | None = None  # its last step, and its place in it
 
     @property
     def master(self) -> Array | None:
@@ -58,7 +58,7 @@ class Slot:
         return self.arrays.get(MASTER)
 
 
-class Part(NamedTuple):
+class ArraySpec(NamedTuple):
     """The requirements of one of the arrays."""
 
     shape: Shape
@@ -72,7 +72,7 @@ class Part(NamedTuple):
         return self.dtypes[len(FLOATING) :] if {*FLOATING} <= {*self.dtypes} else self.dtypes
 
 
-def names_of(fields: Sequence[str]) -> set[str]:
+def possible_names(fields: Sequence[str]) -> set[str]:
     """Return all names that arrays of a rule with these fields may have."""
     beside = {field + coded.suffix for field in fields for coded in CODED.values()}
     return {*fields, *beside, MASTER, REMAINDER}
@@ -82,7 +82,7 @@ def names_of(fields: Sequence[str]) -> set[str]:
 def _all_names(formats: tuple[str, ...]) -> set[str]:
     """Return the names that arrays of any rule may have."""
     fields = chain.from_iterable([entry.rule.State._fields for entry in ENTRIES.values()])
-    return {"step", *names_of(tuple(fields))}
+    return {"step", *possible_names(tuple(fields))}
 
 
 @cache
@@ -116,52 +116,56 @@ class NamedState(NamedTuple):
 
     # ---- state
 
-    def coded(self, field: str) -> Coded | None:
+    def coded(self, field: str) -> CodedFormat | None:
         """Return the format of a field's codes; None if it has numbers, or is missing."""
         if field not in self.arrays:
             return None
         found = [one for one in CODED.values() if self.lib.dtype(self.arrays[field]) in one.dtypes]
         return next((one for one in found if field + one.suffix in self.arrays), found[0] if found else None)
 
-    def form(self, field: str) -> str:
+    def option_dtype(self, field: str) -> str:
         """Return the name of a field's dtype in options."""
         coded = self.coded(field)
         return str(self.lib.dtype(self.arrays[field])) if coded is None else coded.name
 
-    def beside(self, field: str) -> str:
+    def scales_name(self, field: str) -> str:
         """Return the name of the scales of a field's codes; the field's own name if it has numbers."""
         coded = self.coded(field)
         return field if coded is None else field + coded.suffix
 
-    def of_codes(self) -> dict[str, str]:
+    def coded_fields(self) -> dict[str, str]:
         """Return the fields that are stored as codes, with the names of their scales."""
-        each = {field: self.beside(field) for field in self.arrays if field not in (MASTER, REMAINDER)}
+        each = {field: self.scales_name(field) for field in self.arrays if field not in (MASTER, REMAINDER)}
         return {field: scales for field, scales in each.items() if scales != field and scales in self.arrays}
 
-    def numbers(self, field: str) -> Array:
+    def in_floating_point(self, field: str) -> Array:
         """Return a field in floating point: itself, or the numbers of its codes."""
         value, coded = self.arrays[field], self.coded(field)
         if coded is None:
             return value
-        form = Format(self.lib.here(self.arrays[field + coded.suffix]), None, coded)
-        return self.lib.like(value, stored(self.lib, self.lib.here(value), form).read())
+        form = Format(self.lib.local_part(self.arrays[field + coded.suffix]), None, coded)
+        return self.lib.like(value, with_format(self.lib, self.lib.local_part(value), form).read())
 
-    def in_numbers(self) -> dict[str, Array]:
+    def all_in_floating_point(self) -> dict[str, Array]:
         """Return all entries, with numbers in place of codes and their scales."""
-        codes = self.of_codes()
+        codes = self.coded_fields()
         scales = {*codes.values()}
-        return {key: self.numbers(key) if key in codes else x for key, x in self.arrays.items() if key not in scales}
+        return {
+            key: self.in_floating_point(key) if key in codes else x
+            for key, x in self.arrays.items()
+            if key not in scales
+        }
 
     def replace(self, field: str, found: Array | None) -> None:
         """Replace a field by numbers, or by nothing."""
-        self.arrays.pop(self.beside(field), None)
+        self.arrays.pop(self.scales_name(field), None)
         self.arrays.pop(field, None)
         if found is not None:
             self.arrays[field] = found
 
     def multiply(self, field: str, by: float, inverse: bool) -> None:
         """Multiply or divide a field by a number; if it is stored as codes, the scales change."""
-        coded, key = self.coded(field), self.beside(field)
+        coded, key = self.coded(field), self.scales_name(field)
         power = 1 if coded is None else coded.powers[coded.dtypes.index(self.lib.dtype(self.arrays[field]))]
         self.arrays[key] = (truediv if inverse else mul)(self.arrays[key], by ** (1 / power))
 
@@ -177,9 +181,9 @@ class NamedState(NamedTuple):
         """The remainder of the weights, if it is kept."""
         return self.arrays.get(REMAINDER)
 
-    def beside_weights(self) -> list[Beside]:
+    def companion_kinds(self) -> list[Companion]:
         """Return the kinds of the weights' companions."""
-        return [Beside(key, self.lib.dtype(self.arrays[key])) for key in (MASTER, REMAINDER) if key in self.arrays]
+        return [Companion(key, self.lib.dtype(self.arrays[key])) for key in (MASTER, REMAINDER) if key in self.arrays]
 
     def weights_in_full(self, p: Array) -> Array:
         """Return weights with all their stored precision: their masters, the weights with their remainder, or the
@@ -189,44 +193,44 @@ class NamedState(NamedTuple):
         if master is not None:
             return lib.cast(master, lib.dtype(master))
         if rest is None:
-            return lib.cast(p, computing(lib.dtype(p)))
-        here = lib.here(p)
+            return lib.cast(p, arithmetic_dtype(lib.dtype(p)))
+        here = lib.local_part(p)
         full = lib.zeros_like(here, "float32")
-        for part, lacks, numbers in lib.rows(here, lib.here(rest), full):
-            lib.write(numbers, stored(lib, part, Format(lacks)).read())
+        for part, lacks, numbers in lib.row_chunks(here, lib.local_part(rest), full):
+            lib.write(numbers, with_format(lib, part, Format(lacks)).read())
         return lib.like(p, full)
 
     def set_weights(self, into: Array, full: Array) -> None:
         """Set weights and their companions to float32 numbers."""
-        lib, full = self.lib, self.lib.here(full)
+        lib, full = self.lib, self.lib.local_part(full)
         if self.master is not None:
-            lib.write(lib.here(self.master), full)
+            lib.write(lib.local_part(self.master), full)
         if self.remainder is None:
             lib.write(into, full)
             return
-        for part, lacks, numbers in lib.rows(into, lib.here(self.remainder), full):
-            weights, lacking = stored(lib, part, Format(lacks)).encode(numbers, 0)
+        for part, lacks, numbers in lib.row_chunks(into, lib.local_part(self.remainder), full):
+            weights, lacking = with_format(lib, part, Format(lacks)).encode(numbers, 0)
             lib.write(part, weights)
             lib.write(lacks, lacking)
 
     # ---- checks
 
-    def expected(self, plan: Plan, is_low: bool = True) -> dict[str, Part]:
+    def expected(self, plan: Plan, is_low: bool = True) -> dict[str, ArraySpec]:
         """Return the requirements of each array, also of those that may be missing, for 16-bit or other weights."""
-        parts: dict[str, Part] = {}
+        parts: dict[str, ArraySpec] = {}
         for field in plan.fields:
             signed, coded = is_signed(plan.rule, field), self.coded(field)
             is_grouped = plan.elementwise[field] and bool(plan.shape)  # a single number has no groups
             codes = [one.dtype(signed) for one in CODED.values()] if is_grouped else []
-            parts[field] = Part(plan.state_shapes[field] or (), (*FLOATING, *dict.fromkeys(codes)))
+            parts[field] = ArraySpec(plan.state_shapes[field] or (), (*FLOATING, *dict.fromkeys(codes)))
             if coded is not None and is_grouped:
-                parts[field + coded.suffix] = Part(scales_of(plan.shape), ("float32",), of=field)
+                parts[field + coded.suffix] = ArraySpec(scales_of(plan.shape), ("float32",), of=field)
         remainders = tuple(one.dtype for one in BESIDE.values() if one.key == REMAINDER and is_low)
         for key, dtypes in ((MASTER, FLOATING), (REMAINDER, remainders)):
-            parts[key] = Part(plan.shape, dtypes, needed=False)
+            parts[key] = ArraySpec(plan.shape, dtypes, needed=False)
         return parts
 
 
-def stored(lib: Library, array: Array, form: Format) -> Stored:
+def with_format(lib: Library, array: Array, form: Format) -> FormattedArray:
     """Return a whole array in its format."""
-    return Stored(array, form, index_of(tuple(array.shape)), min(1, array.ndim - 1), lib.bits)
+    return FormattedArray(array, form, index_of(tuple(array.shape)), min(1, array.ndim - 1), lib.bits)

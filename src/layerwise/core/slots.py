@@ -7,21 +7,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from layerwise.catalog.hidden import is_vector, is_whole
+from layerwise.catalog.hidden_matrices import is_misplaced_vector, is_unsplit_matrix
 from layerwise.core.first_step import FirstStep
 from layerwise.core.library import Library
 from layerwise.core.plan import Plan
-from layerwise.core.slot import Slot, StepResult
+from layerwise.core.slot import Slot, StepMeasurements
 from layerwise.core.step import Snapshot, Step, StepNumbers, keep_latest, run_or_remake
 from layerwise.core.storage_plan import StoragePlan
 from layerwise.engines import Engine, Job
 from layerwise.errors import ParameterError, warn
-from layerwise.options.by_name import Name, few
-from layerwise.rules.asks import Array
-from layerwise.storage.options import Wanted
+from layerwise.options.by_name import Name, first_few
+from layerwise.rules.requests import Array
+from layerwise.storage.options import RequestedStorage
 
 
-class Due(NamedTuple):
+class TensorsToStep(NamedTuple):
     """The tensors to step: their names, weights and gradients."""
 
     names: Sequence[Name]
@@ -29,15 +29,15 @@ class Due(NamedTuple):
     grads: Sequence[Array]
 
 
-class Planned(NamedTuple):
+class PlannedTensor(NamedTuple):
     """The plan of one tensor's step, and the API's additions."""
 
     plan: Plan
-    want: Wanted
+    want: RequestedStorage
     own: tuple[float, ...] = ()  # read only by the API
 
 
-class Rates(NamedTuple):
+class StepScalars(NamedTuple):
     """The numbers that change from step to step: for each tensor its step count, its learning rate and weight decay."""
 
     t: Sequence[int]
@@ -49,23 +49,23 @@ class Api(Protocol):
     """The API's knowledge about its tensors."""
 
     @property
-    def keeps(self) -> bool:
+    def keeps_weights(self) -> bool:
         """True if the optimizer keeps the weights; False if the user lends them to each step."""
 
     @property
     def has_blocks(self) -> bool:
         """True if blocks were given, possibly for other tensors."""
 
-    def kinds(self, due: Due) -> object:
+    def step_dependencies(self, due: TensorsToStep) -> object:
         """Return the objects that a prepared step depends on, besides those that engines check themselves."""
 
-    def planned(self, due: Due) -> list[Planned]:
+    def plan_tensors(self, due: TensorsToStep) -> list[PlannedTensor]:
         """Return the plan of each tensor, or raise if one cannot be stepped."""
 
-    def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
+    def step_scalars(self, planned: Sequence[PlannedTensor], counts: Sequence[int]) -> StepScalars:
         """Return the numbers of the next step of tensors with these step counts."""
 
-    def peak(self, planned: Planned, lr: float) -> float | None:
+    def largest_lr(self, planned: PlannedTensor, lr: float) -> float | None:
         """Return the largest of a tensor's learning rates, as far as it is known."""
 
 
@@ -76,7 +76,7 @@ class SlotStep(Step):
         self,
         seen: Snapshot,
         engines: Sequence[Engine],
-        planned: Sequence[Planned],
+        planned: Sequence[PlannedTensor],
         jobs: Sequence[Job],
         slots: Sequence[Slot],
     ) -> None:
@@ -88,7 +88,7 @@ class SlotStep(Step):
         self.loses: Sequence[str | None] = ()
         self.masters = [(i, slot.master) for i, slot in enumerate(slots) if slot.master is not None]
         """The places of weights with what they are copies of."""
-        self.numbers, self.result = StepNumbers([plan.h for plan in plans], [1] * len(plans)), StepResult(plans)
+        self.numbers, self.result = StepNumbers([plan.h for plan in plans], [1] * len(plans)), StepMeasurements(plans)
 
 
 class Slots:
@@ -105,21 +105,21 @@ class Slots:
     def __reduce__(self) -> tuple[object, ...]:
         return Slots, (self.lib,), {"slots": self.slots, "furthest": self.furthest, "skipped": self.skipped}
 
-    def forget(self) -> None:
+    def drop_steps(self) -> None:
         """Throw all prepared steps away, and with them their arrays."""
         self._steps.clear()
 
-    def begin(self, slots: dict[Any, Slot]) -> None:
+    def replace_slots(self, slots: dict[Any, Slot]) -> None:
         """Continue with these slots in place of the present ones."""
         self.slots = slots
-        self.forget()
+        self.drop_steps()
 
     def clear(self, name: Name | None) -> None:
         """Forget the state of one tensor, or of all."""
         if name is not None and (isinstance(name, bool) or name not in self.slots):
-            raise ParameterError(f"no state is kept for {name!r}. Names with state: {few(self.slots)}.")
+            raise ParameterError(f"no state is kept for {name!r}. Names with state: {first_few(self.slots)}.")
         self.furthest = 0 if name is None else self.furthest
-        self.begin({one: slot for one, slot in self.slots.items() if name not in (None, one)})
+        self.replace_slots({one: slot for one, slot in self.slots.items() if name not in (None, one)})
 
     def stats(self) -> dict[Any, dict[str, Array]]:
         """Return the measurements of each tensor's last step."""
@@ -129,16 +129,18 @@ class Slots:
 
     # ---- a step
 
-    def unchanged(self, api: Api, due: Due) -> SlotStep | None:
+    def reusable_step(self, api: Api, due: TensorsToStep) -> SlotStep | None:
         """Return the step that these tensors took before, if everything that it depends on is the same."""
         step = self._steps.get((*due.names,))
-        if step is None or step.seen.settings != (list(map(self.slots.get, due.names)), api.kinds(due)):
+        if step is None or step.seen.settings != (list(map(self.slots.get, due.names)), api.step_dependencies(due)):
             return None
         # If engines have these very arrays, they check them themselves. Views would not follow them to another place.
-        viewed = api.keeps and not step.whole
-        return step if not viewed or step.seen.lies_as(due.params) else None
+        viewed = api.keeps_weights and not step.whole
+        return step if not viewed or step.seen.same_memory(due.params) else None
 
-    def take(self, api: Api, due: Due, engines: Sequence[Engine], step: SlotStep | None) -> list[FirstStep]:
+    def step_tensors(
+        self, api: Api, due: TensorsToStep, engines: Sequence[Engine], step: SlotStep | None
+    ) -> list[FirstStep]:
         """Step all of these tensors, or raise and change none. Return the first steps of tensors.
 
         `step` is the step that is `unchanged`, if there is one.
@@ -154,30 +156,30 @@ class Slots:
         keep_latest(self._steps, key, step, [self.slots])
         return self._said_once(list(_firsts(api, step, new, rates)))
 
-    def _made(self, api: Api, due: Due, engines: Sequence[Engine]) -> SlotStep:
+    def _made(self, api: Api, due: TensorsToStep, engines: Sequence[Engine]) -> SlotStep:
         """Return a new step: plans, then slots in the wanted format, then what engines prepare. Nothing is changed."""
-        planned = api.planned(due)
+        planned = api.plan_tensors(due)
         plans = [one.plan for one in planned]
         dtypes = map(self.lib.dtype, due.params)
         storage_plans = [StoragePlan(self.lib, one.plan, x, one.want) for one, x in zip(planned, dtypes, strict=True)]
         each = zip(storage_plans, due.params, map(self.slots.get, due.names), strict=True)
-        slots, converted = zip(*(in_form(*one) for one in each), strict=True)
-        jobs, alone = list[Job](), not api.keeps
+        slots, converted = zip(*(in_wanted_storage(*one) for one in each), strict=True)
+        jobs, alone = list[Job](), not api.keeps_weights
         for storage_plan, plan, p, slot in zip(storage_plans, plans, due.params, slots, strict=True):
             own = storage_plan.jobs(plan, p, slot.arrays)
             jobs += [job._replace(p=None) for job in own] if alone and slot.master is None else own
-        if any(job.h.asks_of_model for job in jobs):
-            jobs = [job._replace(h=job.h.counting()) for job in jobs]
-        seen = Snapshot((list(slots), api.kinds(due)), arrays=due.params if api.keeps else ())
+        if any(job.h.needs_model_sum for job in jobs):
+            jobs = [job._replace(h=job.h.counted_in_norm()) for job in jobs]
+        seen = Snapshot((list(slots), api.step_dependencies(due)), arrays=due.params if api.keeps_weights else ())
         step = SlotStep(seen, engines, planned, jobs, slots)
         step.converted = [(i, x) for i, x in enumerate(converted) if x is not None]
-        step.loses = [own.rounds_to(slot.arrays) for own, slot in zip(storage_plans, slots, strict=True)]
+        step.loses = [own.rounding_dtype(slot.arrays) for own, slot in zip(storage_plans, slots, strict=True)]
         return step
 
-    def _run(self, api: Api, due: Due, step: SlotStep) -> Rates:
+    def _run(self, api: Api, due: TensorsToStep, step: SlotStep) -> StepScalars:
         """Run a step, count it, and write masters into weights."""
-        rates = api.rates(step.planned, [slot.step for slot in step.slots])
-        nows = step.numbers.of(*rates)
+        rates = api.step_scalars(step.planned, [slot.step for slot in step.slots])
+        nows = step.numbers.nows_of_tensors(*rates)
         for i, x in step.converted:
             self.lib.write(due.params[i], x)
         step.run(due.grads, nows, lent=due.params)
@@ -192,34 +194,34 @@ class Slots:
 
     def _said_once(self, firsts: list[FirstStep]) -> list[FirstStep]:
         """Return first steps without those whose warning was already given."""
-        if not any(one.is_said_once for one in firsts):
+        if not any(one.warns_once for one in firsts):
             return firsts
         said, self._said = self._said, True
-        return [one for one in firsts if not (said and one.is_said_once)]
+        return [one for one in firsts if not (said and one.warns_once)]
 
 
-def _firsts(api: Api, step: SlotStep, new: Sequence[int], rates: Rates) -> Iterator[FirstStep]:
+def _firsts(api: Api, step: SlotStep, new: Sequence[int], rates: StepScalars) -> Iterator[FirstStep]:
     """Yield the first steps of these tensors, given by their indices."""
     measured = step.result.stats() if new else []
     for i in new:
         plan, one = step.planned[i].plan, step.planned[i]
-        kinds = is_vector(plan.h, plan.shape), not api.has_blocks and is_whole(plan.h, plan.shape)
-        peak = api.peak(one, rates.lr[i])
+        kinds = is_misplaced_vector(plan.h, plan.shape), not api.has_blocks and is_unsplit_matrix(plan.h, plan.shape)
+        peak = api.largest_lr(one, rates.lr[i])
         yield FirstStep(plan.name, plan.h, measured[i], rates.weight_decay[i], peak, step.loses[i], *kinds)
 
 
-def in_form(storage_plan: StoragePlan, p: Array, slot: Slot | None) -> tuple[Slot, Array | None]:
+def in_wanted_storage(storage_plan: StoragePlan, p: Array, slot: Slot | None) -> tuple[Slot, Array | None]:
     """Return a slot in its wanted storage, and the weights if they change with it. Nothing is changed yet."""
     if slot is not None and storage_plan.is_plain(slot.arrays):
         return slot, None
     arrays = {} if slot is None else dict(slot.arrays)
-    storage_plan.put_state_in_form([(p, arrays)])
+    storage_plan.convert_state([(p, arrays)])
     weights = storage_plan.lib.copy(p) if storage_plan.is_low else p
-    converted = weights if storage_plan.put_weights_in_form(p, arrays, weights) else None
+    converted = weights if storage_plan.convert_weights(p, arrays, weights) else None
     if slot is not None:
         alike = arrays.keys() == slot.arrays.keys() and all(x is slot.arrays[key] for key, x in arrays.items())
         return slot if alike else replace(slot, arrays=arrays), converted
-    for field, stored in storage_plan.chosen.items():
+    for field, stored in storage_plan.dtype_per_field.items():
         if stored.by_layout:
             name = storage_plan.plan.name
             warn(f"{field!r} of {name!r} is stored in {stored.dtype} instead of 8 bits: {stored.why}.")

@@ -10,14 +10,14 @@ from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from layerwise.core.plan import Plan
-from layerwise.drivers import Others
-from layerwise.engines import KEPT, Changed, Engine, Job, Stats, just_prepared
-from layerwise.engines.addresses import ArraysSeen, States, state_objects_of
+from layerwise.drivers import OtherRanks
+from layerwise.engines import KEPT, ArraysChanged, Engine, Job, Stats, changed_is_error
+from layerwise.engines.addresses import ArraysRecord, States, state_objects_of
 from layerwise.engines.assignment import prepare
-from layerwise.engines.programs import MANY, ByRates
+from layerwise.engines.programs import MANY, NowsByRates
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array, Now, Scalar
+from layerwise.rules.requests import Array, Now, Scalar
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,7 +38,7 @@ class Snapshot:
         arrays: Sequence[Array] = (),
         grads: Sequence[Array] | None = None,
     ) -> None:
-        self.settings, self._looks = settings, ArraysSeen(list(arrays), grads)
+        self.settings, self._looks = settings, ArraysRecord(list(arrays), grads)
         self._dtypes = [g.dtype for g in grads or ()]
         self.consists_of: Callable[..., bool] = state_objects_of(list(params), states or {}).same
         """Return True if the states of these parameters consist of the same objects."""
@@ -49,7 +49,7 @@ class Snapshot:
         made.settings = settings
         return made
 
-    def lies_as(self, arrays: Sequence[Array], grads: Sequence[Array] = ()) -> bool:
+    def same_memory(self, arrays: Sequence[Array], grads: Sequence[Array] = ()) -> bool:
         """Return True if arrays have not moved, and gradients are of the same kinds."""
         return self._looks.same(arrays, grads) and self._dtypes == [g.dtype for g in grads]
 
@@ -64,7 +64,7 @@ class Step:
 
     def __init__(self, seen: Snapshot, engines: Sequence[Engine], plans: Sequence[Plan], jobs: Sequence[Job]) -> None:
         self.seen, self.plans, self.jobs = seen, list(plans), list(jobs)
-        self.whole = all(plan.itself for plan in {id(plan.held): plan for plan in plans}.values())
+        self.whole = all(plan.is_single_job for plan in {id(plan.held): plan for plan in plans}.values())
         self._engines, self._lent = engines, bool([job for job in jobs if job.p is None])
         self._layouts, self._measured = None, list[Stats]()  # for lent weights
         self.prepared: Any = None if self._lent else prepare(engines, self.jobs)
@@ -84,12 +84,12 @@ class Step:
         grads: Sequence[Array],
         nows: Sequence[Now],
         skip: Array | None = None,
-        others: Others | None = None,
+        others: OtherRanks | None = None,
         lent: Sequence[Array] = (),
     ) -> None:
-        """Run the step; or raise `Changed` like engines, before anything is written."""
+        """Run the step; or raise `ArraysChanged` like engines, before anything is written."""
         if not self.whole:
-            grads, nows = self.of_jobs(grads, nows)
+            grads, nows = self.inputs_per_job(grads, nows)
         if self._lent:
             self._run_lent(self._with(lent), grads, nows)
         else:
@@ -112,7 +112,7 @@ class Step:
             params = [one.view(p) for p, plan in zip(params, self.plans, strict=True) for one in plan.held]
         return [job if job.p is not None else job._replace(p=p) for job, p in zip(self.jobs, params, strict=True)]
 
-    def of_jobs(self, grads: Sequence[Array], nows: Sequence[Now]) -> tuple[Sequence[Array], Sequence[Now]]:
+    def inputs_per_job(self, grads: Sequence[Array], nows: Sequence[Now]) -> tuple[Sequence[Array], Sequence[Now]]:
         """Return the gradient and the numbers of each job."""
         if self.whole:
             return grads, nows
@@ -124,23 +124,23 @@ class Step:
         """The measurements of each job in the last run."""
         if self._lent:
             return self._measured
-        return self.prepared.stats() if self.prepared.stepped else []
+        return self.prepared.stats() if self.prepared.has_stepped else []
 
-    def of_plans(self) -> list[list[Stats]]:
+    def measured_per_plan(self) -> list[list[Stats]]:
         """Return the measurements for each plan, or nothing before the first run."""
         measured = self.measured
         each = iter(measured)
         return [list(islice(each, len(plan.held))) for plan in self.plans] if measured else []
 
-    def stepped_by(self) -> list[str]:
+    def engine_per_plan(self) -> list[str]:
         """Return, for each plan, the engine that took its last step, or nothing before the first run."""
-        each = iter(self.prepared.steppers if self.prepared.stepped else ())
-        plans = self.plans if self.prepared.stepped else ()
+        each = iter(self.prepared.engine_per_job if self.prepared.has_stepped else ())
+        plans = self.plans if self.prepared.has_stepped else ()
         return [" and ".join(dict.fromkeys(islice(each, len(plan.held)))) for plan in plans]
 
     def stats(self, read: Callable[[Stats], Stats]) -> Iterator[list[tuple[Name, dict[str, Array]]]]:
         """Yield, for each plan, the names of its tensors with their measurements, if there was a run."""
-        each = zip(self.plans, self.of_plans(), strict=False)
+        each = zip(self.plans, self.measured_per_plan(), strict=False)
         yield from (list(plan.measured(map(read, own))) for plan, own in each)
 
 
@@ -156,7 +156,7 @@ class StepNumbers:
         self._by_step = len(known) > 1 or any(h.follows_step for h in hs)
         self._beta2 = next(iter(known), None)
 
-    def of(
+    def nows_of_tensors(
         self, t: Sequence[int], lr: Sequence[Scalar], weight_decay: Sequence[Scalar], g_scale: Scalar = 1.0
     ) -> Sequence[Now]:
         """Return the numbers of each tensor, given the step that it takes, and the rates of each group."""
@@ -169,7 +169,7 @@ class StepNumbers:
         if n == 1 or (floats and lr.count(lr[0]) == n and weight_decay.count(weight_decay[0]) == n):
             return [first] * len(t)
         if floats and n >= MANY:
-            return ByRates(first, self._of_each(lr), self._of_each(weight_decay))
+            return NowsByRates(first, self._of_each(lr), self._of_each(weight_decay))
         return self._of_each([Now(t[0], *rates, g_scale, self._beta2) for rates in zip(lr, weight_decay, strict=True)])
 
     def _of_each(self, of_groups: Sequence[T]) -> list[T]:
@@ -196,9 +196,9 @@ def run_or_remake(step: S | None, make: Callable[[], S], run: Callable[[S], T]) 
     try:
         step = make() if step is None else step
         return step, run(step)
-    except Changed:
+    except ArraysChanged:
         step = make()
-        with just_prepared():
+        with changed_is_error():
             return step, run(step)
 
 

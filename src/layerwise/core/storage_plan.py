@@ -8,20 +8,20 @@ from functools import cache, cached_property, partial
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.core.library import LOW, WIDE, Library, computing
+from layerwise.core.library import LOW, WIDE, Library, arithmetic_dtype
 from layerwise.core.plan import LocalPart, Plan, Shape
-from layerwise.core.slot import Arrays, NamedState, stored
+from layerwise.core.slot import Arrays, NamedState, with_format
 from layerwise.engines import Job
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 from layerwise.rules.states import is_signed
-from layerwise.storage import STATE, WEIGHTS, Format, Storage
+from layerwise.storage import STATE, WEIGHTS, Format, JobFormats
 from layerwise.storage.bits import Key, key_of
 from layerwise.storage.coded import CODED
-from layerwise.storage.forms import Chosen, blocks_cut_rows, chosen, row_dims, scales_of
-from layerwise.storage.groups import GROUP
 from layerwise.storage.index import index_of
-from layerwise.storage.options import PLAIN, Wanted
-from layerwise.storage.weights import BESIDE, MASTER, Beside
+from layerwise.storage.options import PLAIN, RequestedStorage
+from layerwise.storage.quantized_groups import GROUP
+from layerwise.storage.sixteen_bits import BESIDE, MASTER, Companion
+from layerwise.storage.state_dtypes import ChosenDtype, blocks_cut_rows, row_dims, scales_of, stored_dtype
 
 Where = tuple[Shape, Shape | None, int, Hashable]  # a job's information on the place of its part in the tensor
 
@@ -42,7 +42,7 @@ class StoragePlan:
     lib: Library
     plan: Plan  # of any of them
     dtype: str  # of their weights
-    want: Wanted
+    want: RequestedStorage
 
     @cached_property
     def is_low(self) -> bool:
@@ -54,14 +54,14 @@ class StoragePlan:
         return NamedState(self.lib, arrays)
 
     @cached_property
-    def chosen(self) -> dict[str, Chosen]:
+    def dtype_per_field(self) -> dict[str, ChosenDtype]:
         """The dtype in which each field is to be stored."""
         return {field: self._chosen(field) for field in self.plan.fields}
 
-    def _chosen(self, field: str) -> Chosen:
+    def _chosen(self, field: str) -> ChosenDtype:
         plan = self.plan
-        each = plan.elementwise[field], plan.smallest, plan.why_not_grouped
-        return chosen(self.want, field, computing(self.dtype), self._settled(field), *each)
+        each = plan.elementwise[field], plan.smallest_shape, plan.why_not_grouped
+        return stored_dtype(self.want, field, arithmetic_dtype(self.dtype), self._settled(field), *each)
 
     def _settled(self, field: str) -> str | None:
         return self.plan.h.state_dtypes().get(field)
@@ -91,7 +91,7 @@ class StoragePlan:
 
     # ---- creation and conversion
 
-    def put_state_in_form(self, pairs: Iterable[tuple[Array, Arrays]]) -> None:
+    def convert_state(self, pairs: Iterable[tuple[Array, Arrays]]) -> None:
         """Make missing parts of tensors' states, and convert those that are stored otherwise than wanted."""
         makers_of = self._makers
         for p, arrays in pairs:
@@ -106,23 +106,26 @@ class StoragePlan:
     def _makers(self) -> dict[str, list[tuple[str, Callable[[Array], Array]]]]:
         """Functions that create each field of a tensor, and its scales if it is stored as codes."""
         found = {}
-        for field, (dtype, *_) in self.chosen.items():
+        for field, (dtype, *_) in self.dtype_per_field.items():
             if (coded := CODED.get(dtype)) is None:
-                found[field] = [(field, self.plan.zeros(self.lib, field, dtype))]
+                found[field] = [(field, self.plan.zeros_maker(self.lib, field, dtype))]
                 continue
-            codes = self.plan.zeros(self.lib, field, coded.dtype(is_signed(self.plan.rule, field)))
-            found[field] = [(field, codes), (field + coded.suffix, partial(self.plan.scales, self.lib))]
+            codes = self.plan.zeros_maker(self.lib, field, coded.dtype(is_signed(self.plan.rule, field)))
+            found[field] = [(field, codes), (field + coded.suffix, partial(self.plan.new_scales, self.lib))]
         return found
 
     def _convert(self, p: Array, arrays: Arrays, field: str) -> None:
-        state, dtype = self.named(arrays), self.chosen[field].dtype
-        if dtype == state.form(field):
+        state, dtype = self.named(arrays), self.dtype_per_field[field].dtype
+        if dtype == state.option_dtype(field):
             return
-        numbers, found = self.lib.here(state.numbers(field)), {key: make(p) for key, make in self._makers[field]}
-        here, coded = self.lib.here(found[field]), CODED.get(dtype)
+        numbers, found = (
+            self.lib.local_part(state.in_floating_point(field)),
+            {key: make(p) for key, make in self._makers[field]},
+        )
+        here, coded = self.lib.local_part(found[field]), CODED.get(dtype)
         if coded is not None:
-            scale = self.lib.here(found[field + coded.suffix])
-            numbers, scales = stored(self.lib, here, Format(scale, None, coded)).encode(numbers, 0)
+            scale = self.lib.local_part(found[field + coded.suffix])
+            numbers, scales = with_format(self.lib, here, Format(scale, None, coded)).encode(numbers, 0)
             self.lib.write(scale, scales)
         self.lib.write(here, numbers)
         state.replace(field, None)
@@ -130,14 +133,14 @@ class StoragePlan:
 
     # ---- weights
 
-    def put_weights_in_form(self, p: Array, arrays: Arrays, into: Array) -> bool:
+    def convert_weights(self, p: Array, arrays: Arrays, into: Array) -> bool:
         """Store weights in the wanted format, without losing precision that is already stored.
 
         Return True if the weights themselves changed: `into` then has the new ones. Called when a step is about to be
         taken: earlier the weights may not have been loaded yet, and a remainder means nothing without them.
         """
         state, want = self.named(arrays), self._wanted_beside()
-        known = state.beside_weights()
+        known = state.companion_kinds()
         keys = [one.key for one in want]
         if known == want or [one.key for one in known] == keys == [MASTER]:  # in the dtype in which it was loaded
             return False
@@ -146,29 +149,31 @@ class StoragePlan:
         for one in known:
             del arrays[one.key]
         for one in want:
-            here = self.lib.zeros_like(self.lib.here(p), one.dtype)
+            here = self.lib.zeros_like(self.lib.local_part(p), one.dtype)
             arrays[one.key] = full if is_master else self.lib.like(p, here)
         if is_master or full is None:  # otherwise the weights already have all known precision
             return False
         state.set_weights(into, full)
         return True
 
-    def _wanted_beside(self) -> list[Beside]:
+    def _wanted_beside(self) -> list[Companion]:
         """Return the kinds of the weights' wanted companions."""
         return [BESIDE[self.want.master]] if self.is_low and self.want.master else []
 
-    def rounds_to(self, arrays: Mapping[str, Array]) -> str | None:
+    def rounding_dtype(self, arrays: Mapping[str, Array]) -> str | None:
         """Return the dtype to which each step rounds weights to nearest without keeping the difference."""
-        loses = self.is_low and not self.named(arrays).beside_weights() and not self.want.draws_weights()
+        loses = self.is_low and not self.named(arrays).companion_kinds() and not self.want.draws_weights()
         return self.dtype if loses else None
 
     def report(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Return the present storage of the tensor and its state, or that of its first step, and its bytes."""
         state, own = self.named(arrays), self.dtype
-        beside = [one.dtype for one in (state.beside_weights() if arrays else self._wanted_beside())]
-        formats = {key: state.form(key) if key in arrays else one.dtype for key, one in self.chosen.items()}
-        why = {key: one.why for key, one in self.chosen.items() if one.why and formats[key] == one.dtype}
-        shown = "".join(f"+{bits_of(one)}" for one in beside)
+        beside = [one.dtype for one in (state.companion_kinds() if arrays else self._wanted_beside())]
+        formats = {
+            key: state.option_dtype(key) if key in arrays else one.dtype for key, one in self.dtype_per_field.items()
+        }
+        why = {key: one.why for key, one in self.dtype_per_field.items() if one.why and formats[key] == one.dtype}
+        shown = "".join(f"+{dtype_bits(one)}" for one in beside)
         found = {"weights": own + shown, "state": formats, "bytes": sum(self._bytes(formats, beside)), "why": why}
         products = self.plan.multiplied_in(own)
         return found | ({"products": products} if products else {})
@@ -176,25 +181,25 @@ class StoragePlan:
     def bytes(self, parts: int = 1) -> Bytes:
         """Return the bytes from the first step on, of the largest of this many parts along the first dimension."""
         beside = [one.dtype for one in self._wanted_beside()]
-        return self._bytes({key: one.dtype for key, one in self.chosen.items()}, beside, parts)
+        return self._bytes({key: one.dtype for key, one in self.dtype_per_field.items()}, beside, parts)
 
     def _bytes(self, formats: Mapping[str, str], beside: Iterable[str], parts: int = 1) -> Bytes:
         shape, state = _part(self.plan.shape, parts), 0
         cuts_groups = len(shape) == 1 and parts > 1 and shape[0] % GROUP > 0
         for field, stored_as in formats.items():
             whole, kept = self.plan.state_shapes[field] or (), self.plan.kept[field]
-            own = computing(self.dtype) if cuts_groups and stored_as in CODED else stored_as
-            state += prod(_part(whole, parts) if kept and kept[0] else whole) * bits_of(own)
+            own = arithmetic_dtype(self.dtype) if cuts_groups and stored_as in CODED else stored_as
+            state += prod(_part(whole, parts) if kept and kept[0] else whole) * dtype_bits(own)
             state += prod(scales_of(shape)) * 32 if own in CODED else 0
-        return Bytes(prod(shape) * sum(map(bits_of, (self.dtype, *beside))) // 8, state // 8)
+        return Bytes(prod(shape) * sum(map(dtype_bits, (self.dtype, *beside))) // 8, state // 8)
 
     # ---- for engines
 
     def jobs(self, plan: Plan, p: Array, arrays: Mapping[str, Array]) -> list[Job]:
         """Return the jobs of a tensor with this plan."""
         lib, stepped, found = self.lib, arrays.get(MASTER, p), []
-        here = lib.here(stepped) if self._is_cut else stepped
-        own = arrays if here is stepped else {key: lib.here(arrays[key]) for key in plan.fields}
+        here = lib.local_part(stepped) if self._is_cut else stepped
+        own = arrays if here is stepped else {key: lib.local_part(arrays[key]) for key in plan.fields}
         index = None if self.is_plain(arrays) else cache(partial(plan.index, p))
         for held, keys, where in self._held:
             seen: Array = here
@@ -212,12 +217,12 @@ class StoragePlan:
 
     @cached_property
     def _itself(self) -> bool:
-        return self.plan.itself
+        return self.plan.is_single_job
 
     @cached_property
     def _held(self) -> list[tuple[LocalPart, tuple[Any, ...], Where]]:
         """The local parts, the names of their state, and their jobs' data besides arrays."""
-        members = [member.state_shapes.items() for member in self.plan.members]
+        members = [member.state_shapes.items() for member in self.plan.stored_together]
         keys = [tuple(None if shape is None else key for key, shape in shapes) for shapes in members]
         return [
             (one, keys[one.member], (one.piece.block_dims, one.shape, one.parts, one.cut)) for one in self.plan.held
@@ -225,16 +230,16 @@ class StoragePlan:
 
     def _storage(
         self, plan: Plan, p: Array, arrays: Mapping[str, Array], index: Any, held: LocalPart
-    ) -> Storage | None:
+    ) -> JobFormats | None:
         """Return the storage of the arrays of one job; None if all are plain and rounded to nearest."""
-        own = replace(self, plan=plan.members[held.member])  # its name determines the random bits
+        own = replace(self, plan=plan.stored_together[held.member])  # its name determines the random bits
         fields = [own._format(arrays, field, held) for field in plan.rule.State._fields]
         formats = (own._format_of_weights(arrays, held), *fields)
         if all(one is None for one in formats):
             return None
         draws = any(one is not None and one.key is not None for one in formats)
-        seen = held.index(index) if draws else index_of(held.view(self.lib.here(p)).shape)
-        return Storage(formats, seen, row_dims(len(own.plan.shape), held.piece.part))
+        seen = held.index(index) if draws else index_of(held.view(self.lib.local_part(p)).shape)
+        return JobFormats(formats, seen, row_dims(len(own.plan.shape), held.piece.part))
 
     def _format_of_weights(self, arrays: Mapping[str, Array], held: LocalPart) -> Format | None:
         state = self.named(arrays)
@@ -242,17 +247,17 @@ class StoragePlan:
         drawn = self.want.draws_weights(None if rest is None else self.lib.dtype(rest))
         if not self.is_low or state.master is not None or (rest is None and not drawn):
             return None
-        beside = None if rest is None else held.view(self.lib.here(rest))
+        beside = None if rest is None else held.view(self.lib.local_part(rest))
         return Format(beside, key_of(self.want.seed, self.plan.key, WEIGHTS) if drawn else None)
 
     def _format(self, arrays: Mapping[str, Array], field: str, held: LocalPart) -> Format | None:
         if self.plan.state_shapes[field] is None or field not in arrays:
             return None
         state = self.named(arrays)
-        form, coded = state.form(field), state.coded(field)
+        form, coded = state.option_dtype(field), state.coded(field)
         drawn = self._key_of_state(field) if self.want.draws_state(field, form, self._settled(field)) else None
         if coded is not None:
-            scale = self.lib.here(arrays[state.beside(field)])
+            scale = self.lib.local_part(arrays[state.scales_name(field)])
             rows = blocks_cut_rows(len(self.plan.shape), held.piece.part)
             return Format(held.view(scale) if rows else scale, drawn, coded)
         return Format(None, drawn) if drawn and form in LOW and self.plan.elementwise[field] else None
@@ -266,6 +271,6 @@ def _part(shape: Shape, parts: int) -> Shape:
     return (-(-shape[0] // parts), *shape[1:]) if shape else shape
 
 
-def bits_of(dtype: str) -> int:
+def dtype_bits(dtype: str) -> int:
     """Return the number of bits of a dtype, which its name ends with."""
     return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))

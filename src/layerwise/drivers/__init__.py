@@ -1,8 +1,8 @@
-"""Drivers answer a rule's requests: `local` for whole tensors, `in_rounds` if other ranks hold parts of them."""
+"""Drivers answer requests of rules: `drive_whole` of whole tensors, `drive_in_rounds` where other ranks hold parts."""
 
-from layerwise.drivers.parts import Others, TensorRequest, ToBring, in_rounds
-from layerwise.drivers.requests import PLAIN, Run, beside, dims_of, once_of
-from layerwise.drivers.whole import local
+from layerwise.drivers.partial_sums import PLAIN, TensorRun, counted_once_dims, on_device_of, request_dims
+from layerwise.drivers.sharded import GatherRequest, OtherRanks, SharedRequest, drive_in_rounds
+from layerwise.drivers.whole import drive_whole
 
-__all__ = ["PLAIN", "Others", "Run", "TensorRequest", "ToBring", "beside", "dims_of", "in_rounds", "local"]
-__all__ += ["once_of"]
+__all__ = ["PLAIN", "GatherRequest", "OtherRanks", "SharedRequest", "TensorRun", "counted_once_dims", "drive_in_rounds"]
+__all__ += ["drive_whole", "on_device_of", "request_dims"]

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Coefficients, Now, Scalar, T
+from layerwise.rules.requests import Array, Coefficients, Now, Scalar, T
 from layerwise.rules.scalars import Compute, H
 
 
-class Scaled(NamedTuple):
+class ScaledSum(NamedTuple):
     """A sum of squares, stored as a factor and the sum of squares of the values divided by it, which fits the dtype."""
 
     factor: Array
     sum: Array
 
-    def __truediv__(self, n: Scalar) -> Scaled:
-        return Scaled(self.factor, self.sum / n)
+    def __truediv__(self, n: Scalar) -> ScaledSum:
+        return ScaledSum(self.factor, self.sum / n)
 
 
-class Namespace:
+class StepNamespace:
     """A library's functions for one step."""
 
     def __init__(self, module: Any) -> None:
@@ -41,12 +41,12 @@ class Namespace:
         """Return the numbers of a step."""
         return self.once((of, id(now)), lambda: of(self, h, now))  # computed by `once` for these settings
 
-    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
+    def squares_in_float64(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64, which holds squares of smaller dtypes, or None if float64 is unavailable."""
 
     def squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Sum the squares over these dimensions: in float64, or of the terms divided by the largest of them."""
-        wide = self.wide_squares(terms, dims)
+        wide = self.squares_in_float64(terms, dims)
         if wide is not None:
             return wide
         sizes = abs(terms)
@@ -54,8 +54,8 @@ class Namespace:
             sizes = (self.amax if prod(terms.shape) else self.sum)(sizes, axis=dims, keepdims=True)
         factor = self.where((sizes == 0) | (sizes == inf), self.ones_like(sizes), sizes)
         shares = terms / factor
-        return Scaled(factor, self.sum(shares * shares, axis=dims, keepdims=True) if dims else shares * shares)
+        return ScaledSum(factor, self.sum(shares * shares, axis=dims, keepdims=True) if dims else shares * shares)
 
     def length(self, squares: Array) -> Array:
         """Return the root of a sum of squares."""
-        return squares.factor * self.sqrt(squares.sum) if isinstance(squares, Scaled) else self.sqrt(squares)
+        return squares.factor * self.sqrt(squares.sum) if isinstance(squares, ScaledSum) else self.sqrt(squares)

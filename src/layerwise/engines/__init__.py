@@ -1,4 +1,4 @@
-"""The interface of engines, which carry out steps. An API lists them in a table; `choose` picks from it."""
+"""The interface of engines, which carry out steps. An API lists them in a table; `choose_engines` picks from it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
-from layerwise.drivers import Others
+from layerwise.drivers import OtherRanks
 from layerwise.errors import EngineError
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array, Now, RuleState
-from layerwise.storage import Storage
+from layerwise.rules.requests import Array, Now, RuleState
+from layerwise.storage import JobFormats
 
 KEPT = 4  # the number of prepared steps, layouts or settings that are kept, besides some for each tensor or group
 
 
-class PartOf(NamedTuple):
+class TensorId(NamedTuple):
     """The identity of a job's tensor, if the job may be one of several parts of it; their number differs between
     ranks.
     """
@@ -37,7 +37,7 @@ class Job(NamedTuple):
     shape: tuple[int, ...] | None = None  # the whole shape, if other ranks hold parts
     parts: int = 1  # the number of parts
     cut: Hashable = None  # the key of the cut: jobs of one shape and cut are alike on all ranks
-    storage: Storage | None = None  # unless all arrays are plain numbers, rounded to nearest
+    storage: JobFormats | None = None  # unless all arrays are plain numbers, rounded to nearest
 
     @property
     def whole(self) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class Job(NamedTuple):
         return self._replace(p=p, state=self.rule.State(*state), storage=storage)
 
 
-class Counter(NamedTuple):
+class DeviceStepCount(NamedTuple):
     """The number of earlier steps, on the device, in place of `Now.t`. The engine adds one."""
 
     step: Array
@@ -78,30 +78,30 @@ class StepInputs(NamedTuple):
 Stats = Mapping[str, Array]
 
 
-class Changed(Exception):
+class ArraysChanged(Exception):
     """Raised by a step, before anything is written, if an array has changed since the step was prepared."""
 
 
 @contextmanager
-def just_prepared() -> Iterator[None]:
-    """Turn `Changed` into an error, for a step that was prepared a moment ago."""
+def changed_is_error() -> Iterator[None]:
+    """Turn `ArraysChanged` into an error, for a step that was prepared a moment ago."""
     try:
         yield
-    except Changed:
+    except ArraysChanged:
         raise EngineError("the arrays changed while the step was prepared. Step from one thread at a time.") from None
 
 
-class Prepared:
+class PreparedJobs:
     """Jobs that are stepped together, with everything planned ahead.
 
-    Every step checks its arrays first. It raises `Changed`, before anything is written, if a weight or a state has
-    another address, dtype, shape or stride than when it was prepared, if its memory no longer holds its values, or if a
-    gradient cannot be used. The API then checks everything and prepares again, once.
+    Every step checks its arrays first. It raises `ArraysChanged`, before anything is written, if a weight or a state
+    has another address, dtype, shape or stride than when it was prepared, if its memory no longer holds its values, or
+    if a gradient cannot be used. The API then checks everything and prepares again, once.
     """
 
     counts = False
-    """True if `step` takes counts on the device unchanged (`Counter`), and adds one to each that is stepped. A job that
-    is one of several of a tensor, or has `others`, still gets t.
+    """True if `step` takes counts on the device unchanged (`DeviceStepCount`), and adds one to each that is stepped.
+    A job that is one of several of a tensor, or has `others`, still gets t.
     """
 
     layouts: object = ()
@@ -111,13 +111,13 @@ class Prepared:
     """
 
     @property
-    def ahead(self) -> Callable[[Sequence[Array], Sequence[Now]], Iterator[list[float]]] | None:
+    def step_in_parts(self) -> Callable[[Sequence[Array], Sequence[Now]], Iterator[list[float]]] | None:
         """A function that steps whole tensors in three parts, for engines where the result is the same bit for bit.
 
         The first part begins, the second measures and may run in parallel with the program, and only the third writes.
         The second yields, for each job that needs it, its share of the sum over the model; the list's contents before
-        the third part are the complete sums. The first and third part raise `Changed` like `step`, and a step that is
-        closed before its third part has written nothing.
+        the third part are the complete sums. The first and third part raise `ArraysChanged` like `step`, and a step
+        that is closed before its third part has written nothing.
         """
         return None
 
@@ -128,10 +128,10 @@ class Prepared:
         return False
 
     def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
-        """Raise `Changed` if `step` would. Only steps of several engines need it: `step` checks by itself."""
+        """Raise `ArraysChanged` if `step` would. Only steps of several engines need it: `step` checks by itself."""
 
     def step(
-        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: OtherRanks | None = None
     ) -> None:
         """Carry out the jobs, writing parameters and state in place.
 
@@ -148,7 +148,7 @@ class Prepared:
 class Engine:
     name: str  # as messages show it
 
-    def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
+    def reasons_to_decline(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         """Return, for each job, the reason why the engine cannot take it, or an empty string.
 
         Before the first step only the jobs are known; later, their inputs `given` may be a reason as well.
@@ -159,7 +159,7 @@ class Engine:
         """Return, for each job, the key that jobs prepared together must share, such as the device."""
         return [None] * len(jobs)
 
-    def prepare(self, jobs: Sequence[Job], layouts: object = None) -> Prepared:
+    def prepare(self, jobs: Sequence[Job], layouts: object = None) -> PreparedJobs:
         """Plan the step of these jobs, which the engine does not decline, for as long as they do not change.
 
         `layouts` are those of an earlier plan for jobs like these, with other arrays or other numbers in their
@@ -178,7 +178,7 @@ class Candidate:
     required: Engine | None = None  # used instead of the engine if no other engine may step in
 
 
-def choose(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]:
+def choose_engines(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]:
     """Return the engines that may step, in order of preference: the requested one, or all of them."""
     rows = [row for row in table if wanted is None or (isinstance(wanted, str) and wanted == row.name)]
     if not rows:
@@ -186,10 +186,10 @@ def choose(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]
         raise EngineError(
             f"`engine` must be None or one of {names}, but is {wanted!r}. With None, layerwise picks the fastest."
         )
-    return required(rows) if wanted is not None else tuple(row.engine for row in rows if row.engine is not None)
+    return required_engines(rows) if wanted is not None else tuple(row.engine for row in rows if row.engine is not None)
 
 
-def required(rows: Sequence[Candidate]) -> tuple[Engine, ...]:
+def required_engines(rows: Sequence[Candidate]) -> tuple[Engine, ...]:
     """Return the engines of these rows, which must take all jobs themselves."""
     found = tuple(engine for row in rows if (engine := row.required or row.engine) is not None)
     if not found:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from layerwise.engines import Changed, Job, Prepared
+from layerwise.engines import ArraysChanged, Job, PreparedJobs
 from layerwise.errors import ParameterError
-from layerwise.rules.asks import Array, Now
+from layerwise.rules.requests import Array, Now
 from layerwise.storage.extension import extension
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ def arrays_of(jobs: Sequence[Job]) -> list[Array]:
 def addresses_of(arrays: Sequence[Array]) -> Any:
     """Return the fastest available record of the addresses and layouts of these arrays."""
     try:
-        return PythonMarks(arrays) if _native is None else _native.Places(arrays)
+        return PythonArraysRecord(arrays) if _native is None else _native.Places(arrays)
     except ValueError:
-        return PythonMarks(arrays)
+        return PythonArraysRecord(arrays)
 
 
 States = Mapping[Array, Mapping[str, Array]]  # of parameters, by their names in checkpoints
 
 
-class ArraysSeen:
+class ArraysRecord:
     """A record of arrays, and of the kinds of the first gradients."""
 
     def __init__(self, arrays: Sequence[Array], grads: Sequence[Array] | None = None) -> None:
@@ -49,21 +49,21 @@ class ArraysSeen:
         """Return True if the arrays are unchanged, and gradients are of the first ones' kinds."""
         grads = list(grads)
         if self._gradients is None:
-            self._gradients = next(one for one in (self._places, PythonMarks([])) if one.like(grads))
+            self._gradients = next(one for one in (self._places, PythonArraysRecord([])) if one.like(grads))
         return bool(self._places.same(arrays) and self._gradients.like(grads))
 
 
-class Watched(Prepared):
+class CheckedInPython(PreparedJobs):
     """Prepared jobs whose arrays are checked in Python before each step."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._arrays = arrays_of(jobs)
-        self._looks = ArraysSeen(self._arrays)
+        self._looks = ArraysRecord(self._arrays)
 
     def check(self, grads: Sequence[Array], nows: Sequence[Now] = (), skip: Array | None = None) -> None:
-        """Raise `Changed` if an array has changed, or a gradient is of another kind than the first one."""
+        """Raise `ArraysChanged` if an array has changed, or a gradient is of another kind than the first one."""
         if not self._looks.same(self._arrays, grads):
-            raise Changed
+            raise ArraysChanged
 
 
 class StateObjects:
@@ -87,7 +87,7 @@ def _objects(params: Sequence[Array], states: States) -> list[object]:
     return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
 
 
-class PythonMarks:
+class PythonArraysRecord:
     """The same record for arrays of any library, which are asked one by one."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
@@ -133,7 +133,7 @@ Name = TypeVar("Name")
 SEARCHED = 1 << 20  # offsets that are listed to find equal ones
 
 
-class Lying(NamedTuple):
+class StridedMemory(NamedTuple):
     """The place of an array, on any device: the numbers of NumPy's array interface, strides in bytes."""
 
     address: int
@@ -142,7 +142,7 @@ class Lying(NamedTuple):
     itemsize: int
 
     @property
-    def span(self) -> tuple[int, int]:
+    def byte_range(self) -> tuple[int, int]:
         """The first byte and the one after the last."""
         steps = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
         below, above = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
@@ -166,7 +166,7 @@ class Lying(NamedTuple):
             return True
         count = prod(n for _, n in each)
         if count > SEARCHED:
-            low, high = self.span
+            low, high = self.byte_range
             return high - low < count * self.itemsize
         offsets = np.zeros(1, np.int64)
         for stride, n in each:
@@ -174,7 +174,7 @@ class Lying(NamedTuple):
         offsets.sort()
         return bool((np.diff(offsets) < self.itemsize).any())
 
-    def shares(self, other: Lying) -> bool:
+    def shares_memory_with(self, other: StridedMemory) -> bool:
         """Return True if an element of one has the address of an element of the other."""
         return np.shares_memory(self._as_array(), other._as_array())
 
@@ -190,22 +190,22 @@ class Lying(NamedTuple):
         return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
-def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
+def overlapping_pair(arrays: Iterable[tuple[Name, StridedMemory]]) -> tuple[Name, Name] | None:
     """Return two arrays that share memory, or None."""
-    open_: list[tuple[int, Name, Lying]] = []  # those that end after the start of the next
-    held = [(*lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape]
+    open_: list[tuple[int, Name, StridedMemory]] = []  # those that end after the start of the next
+    held = [(*lying.byte_range, name, lying) for name, lying in arrays if 0 not in lying.shape]
     for start, end, name, lying in sorted(held, key=lambda one: one[:2]):
         open_ = [other for other in open_ if other[0] > start]
         for _, other, there in open_:
-            if there.shares(lying):
+            if there.shares_memory_with(lying):
                 return other, name
         open_.append((end, name, lying))
     return None
 
 
-def check_distinct(arrays: Iterable[tuple[Name, Lying]], way_out: str) -> None:
+def check_distinct(arrays: Iterable[tuple[Name, StridedMemory]], way_out: str) -> None:
     """Raise if parameters are tied: stepped under two names, one would move twice."""
-    if found := shared(arrays):
+    if found := overlapping_pair(arrays):
         one, other = found
         raise ParameterError(
             f"{one!r} and {other!r} share memory, so they are one parameter and would be stepped twice. {way_out}"

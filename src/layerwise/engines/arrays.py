@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from layerwise.engines import Job
-from layerwise.rules.asks import Array, Functions, Scalar
-from layerwise.storage.bit_views import Bits
-from layerwise.storage.stored import Stored
+from layerwise.rules.requests import Array, Functions, Scalar
+from layerwise.storage.bit_views import BitFunctions
+from layerwise.storage.formatted_arrays import FormattedArray
 
 
 class Arrays(Protocol):
@@ -23,7 +23,7 @@ class Arrays(Protocol):
         """The same, for stored arrays that may still be needed."""
 
     @property
-    def bits(self) -> Bits:
+    def bits(self) -> BitFunctions:
         """The library's view of the bits of numbers."""
 
     def read(self, array: Array, like: Array) -> Array:
@@ -54,25 +54,25 @@ class Lists(Protocol):
     """As many dimensions as a request may name, and one more for the jobs."""
 
     @staticmethod
-    def alike(array: Array) -> Hashable:
+    def list_key(array: Array) -> Hashable:
         """Return the key that an array must share with others in its list."""
 
-    def read(self, stored: Sequence[Array | Stored]) -> Array:
+    def read(self, stored: Sequence[Array | FormattedArray]) -> Array:
         """Return one array of all jobs as one, in the dtype of the arithmetic."""
 
-    def by_extension(self, stored: Sequence[Stored]) -> bool:
+    def by_extension(self, stored: Sequence[FormattedArray]) -> bool:
         """Return whether arrays in a format are read and written one by one, by the compiled extension."""
 
-    def encode(self, stored: Sequence[Stored], new: Array, ts: Sequence[Scalar], skip: Array | None) -> None:
+    def encode(self, stored: Sequence[FormattedArray], new: Array, ts: Sequence[Scalar], skip: Array | None) -> None:
         """Write numbers in their format, at the step that each job takes."""
 
     def write(self, stored: Sequence[Array], new: Array) -> None:
         """Round it into the arrays of the jobs."""
 
-    def number(self, values: Sequence[Scalar]) -> Scalar:
+    def joined_number(self, values: Sequence[Scalar]) -> Scalar:
         """Return a number of each job as one: a Python number if all are equal."""
 
-    def count(self, dims: tuple[int, ...]) -> Scalar:
+    def num_entries(self, dims: tuple[int, ...]) -> Scalar:
         """Return the number of entries that each job's tensor has along some dimensions."""
 
     def give_back(self) -> None:

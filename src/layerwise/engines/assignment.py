@@ -5,70 +5,79 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from layerwise.drivers import Others
-from layerwise.engines import Changed, Counter, Engine, Job, Prepared, Stats, StepInputs, just_prepared
+from layerwise.drivers import OtherRanks
+from layerwise.engines import (
+    ArraysChanged,
+    DeviceStepCount,
+    Engine,
+    Job,
+    PreparedJobs,
+    Stats,
+    StepInputs,
+    changed_is_error,
+)
 from layerwise.engines.addresses import addresses_of, arrays_of
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Array, Now, T
+from layerwise.rules.requests import Array, Now, T
 
 SEVERAL = "tensors that must be stepped together are on several devices"
 
 
-def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: object = None) -> Assigned:
+def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: object = None) -> AssignedJobs:
     """Plan the step of these jobs by the engines of a table, which are in order of preference.
 
     Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
     all of them or because other ranks hold parts of them, the first engine that takes all of them steps all.
     """
-    return Assigned(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts())
+    return AssignedJobs(engines, jobs, layouts if isinstance(layouts, EngineLayouts) else EngineLayouts())
 
 
-class Share(NamedTuple):
+class EngineShare(NamedTuple):
     """The jobs, by their indices, that one prepared step carries out."""
 
     engine: int  # by its index in the table
     places: tuple[int, ...]
-    prepared: Prepared
+    prepared: PreparedJobs
 
 
-class Layouts:
+class EngineLayouts:
     """The engines' layouts, by the engine and the indices of the jobs."""
 
     def __init__(self, by_share: dict[tuple[int, tuple[int, ...]], object] | None = None) -> None:
         self.by_share = by_share or {}
 
-    def all_by_first(self, jobs: int) -> bool:
+    def first_engine_had_all(self, jobs: int) -> bool:
         """Return True if the first engine of the table had all of these jobs."""
         return [*self.by_share] == [(0, tuple(range(jobs)))]
 
 
-class Assigned:
+class AssignedJobs:
     """Jobs, and the engines' shares of them."""
 
-    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
+    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: EngineLayouts) -> None:
         self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
-        self._coupled = any(h.asks_of_model for h in {id(job.h): job.h for job in self._jobs}.values())
-        self._known: dict[bool, list[Share]] = {}  # whether tensors wait for one another
+        self._coupled = any(h.needs_model_sum for h in {id(job.h): job.h for job in self._jobs}.values())
+        self._known: dict[bool, list[EngineShare]] = {}  # whether tensors wait for one another
         self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined because of their inputs
         self._new = True  # until a step was taken, an error is not a change
         self._arrays = arrays_of(self._jobs)
         self._places = addresses_of(self._arrays)
-        if layouts.all_by_first(len(self._jobs)):
+        if layouts.first_engine_had_all(len(self._jobs)):
             [(share, own)] = layouts.by_share.items()
-            self._known[self._coupled] = [Share(*share, self._engines[0].prepare(self._jobs, own))]
+            self._known[self._coupled] = [EngineShare(*share, self._engines[0].prepare(self._jobs, own))]
         self._last = self._shares(self._coupled)
         self.counts = len(self._last) == 1 and self._last[0].prepared.counts
-        self.only: Prepared | None = None
+        self.only: PreparedJobs | None = None
         """The single engine's own step of all jobs, once it has taken one."""
 
     @property
-    def layouts(self) -> Layouts | None:
+    def layouts(self) -> EngineLayouts | None:
         """The shares' layouts, or None if one must not be replaced."""
         found = {(share.engine, share.places): share.prepared.layouts for share in self._last}
-        return None if any(layouts is None for layouts in found.values()) else Layouts(found)
+        return None if any(layouts is None for layouts in found.values()) else EngineLayouts(found)
 
     def step(
-        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: OtherRanks | None = None
     ) -> None:
         """Carry out the jobs, each by its engine."""
         together = self._coupled or others is not None
@@ -77,42 +86,44 @@ class Assigned:
         shares = self._known.get(together) or self._shares(together)
         try:
             self._step(shares, grads, nows, skip, others)
-        except Changed:
-            if not self._new or any(isinstance(now.t, Counter) for now in nows):  # other engines may not take them
+        except ArraysChanged:
+            if not self._new or any(
+                isinstance(now.t, DeviceStepCount) for now in nows
+            ):  # other engines may not take them
                 raise
             self._check_arrays()
             given = [StepInputs(g, now, skip) for g, now in zip(grads, nows, strict=True)]
             shares = self._known[together] = self._distributed(together, given)
-            with just_prepared():
+            with changed_is_error():
                 self._step(shares, grads, nows, skip, others)
         self._took(shares)
 
-    def ahead(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:
-        """Step in three parts, if one engine that can do so has all jobs; otherwise raise `Changed`."""
+    def step_in_parts(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:
+        """Step in three parts, if one engine that can do so has all jobs; otherwise raise `ArraysChanged`."""
         shares = self._shares(self._coupled)
-        ahead = shares[0].prepared.ahead if len(shares) == 1 and not self._undecided else None
+        ahead = shares[0].prepared.step_in_parts if len(shares) == 1 and not self._undecided else None
         if ahead is None:
-            raise Changed
+            raise ArraysChanged
         yield from ahead(grads, nows)
         self._took(shares)
 
     @property
-    def stepped(self) -> bool:
+    def has_stepped(self) -> bool:
         """True if this has taken a step."""
         return not self._new
 
-    def _took(self, shares: list[Share]) -> None:
+    def _took(self, shares: list[EngineShare]) -> None:
         self._new, self._last = False, shares
         if len(shares) == 1 and not self._undecided:
             self.only = shares[0].prepared
 
     def _step(
         self,
-        shares: Sequence[Share],
+        shares: Sequence[EngineShare],
         grads: Sequence[Array],
         nows: Sequence[Now],
         skip: Array | None,
-        others: Others | None,
+        others: OtherRanks | None,
     ) -> None:
         if len(shares) == 1:
             shares[0].prepared.step(grads, nows, skip, others)
@@ -124,7 +135,7 @@ class Assigned:
             share.prepared.step(_at(share.places, grads), _at(share.places, nows), skip, others)
 
     @property
-    def steppers(self) -> list[str]:
+    def engine_per_job(self) -> list[str]:
         """The engine that took the last step, for each job."""
         found = {i: self._engines[share.engine].name for share in self._last for i in share.places}
         return [found[i] for i in range(len(self._jobs))]
@@ -141,14 +152,14 @@ class Assigned:
 
     # ---- the shares of the engines
 
-    def _shares(self, together: bool) -> list[Share]:
+    def _shares(self, together: bool) -> list[EngineShare]:
         if together not in self._known:
             # One share is one share, whether its tensors wait for one another or not.
             other = self._known.get(not together, ())
             self._known[together] = list(other) if len(other) == 1 else self._distributed(together)
         return self._known[together]
 
-    def _distributed(self, together: bool, given: Sequence[StepInputs] | None = None) -> list[Share]:
+    def _distributed(self, together: bool, given: Sequence[StepInputs] | None = None) -> list[EngineShare]:
         self._undecided = []
         return self._shared(self._taken_together(given) if together else self._taken(given))
 
@@ -180,31 +191,31 @@ class Assigned:
         raise self._refusal(reasons)
 
     def _declined(self, engine: Engine, places: Sequence[int], given: Sequence[StepInputs] | None) -> list[str]:
-        found = engine.declines(_at(places, self._jobs), None if given is None else _at(places, given))
+        found = engine.reasons_to_decline(_at(places, self._jobs), None if given is None else _at(places, given))
         if given is not None:
             odd = [i for i, why in zip(places, found, strict=True) if why]
-            bare = zip(odd, engine.declines(_at(odd, self._jobs)), strict=True)
+            bare = zip(odd, engine.reasons_to_decline(_at(odd, self._jobs)), strict=True)
             self._undecided += [(i, engine) for i, why in bare if not why]
         return found
 
     def _decide_again(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None) -> None:
         """Ask the engines again that declined a job because of an earlier step's gradient or numbers."""
         each = ((engine, [self._jobs[i]], [StepInputs(grads[i], nows[i], skip)]) for i, engine in self._undecided)
-        if any(engine.declines(job, given) == [""] for engine, job, given in each):
+        if any(engine.reasons_to_decline(job, given) == [""] for engine, job, given in each):
             self._check_arrays()
             self._known, self._undecided, self._new = {}, [], True
 
     def _check_arrays(self) -> None:
-        """Raise `Changed` if weights or state have changed: an engine that prepares them now would not notice."""
+        """Raise `ArraysChanged` if weights or state have changed: an engine that prepares them now would not notice."""
         if not self._places.same(self._arrays):
-            raise Changed
+            raise ArraysChanged
 
     def _refusal(self, reasons: Sequence[str]) -> EngineError:
         each = zip(self._engines, reasons, strict=True)
         said = "; ".join(f"{engine.name} cannot step these tensors: {why}" for engine, why in each)
         return EngineError(f"{said}. Leave out the option that requires it, and layerwise picks an engine that can.")
 
-    def _shared(self, takers: Sequence[int]) -> list[Share]:
+    def _shared(self, takers: Sequence[int]) -> list[EngineShare]:
         groups: dict[tuple[int, Hashable], list[int]] = {}
         keys = {taker: self._engines[taker].groups(self._jobs) for taker in {*takers}}
         for i, taker in enumerate(takers):
@@ -213,7 +224,7 @@ class Assigned:
         for (taker, _), places in groups.items() or {(0, None): []}.items():
             layouts = self._layouts.by_share.get((taker, tuple(places)))
             prepared = self._engines[taker].prepare(_at(places, self._jobs), layouts)
-            shares.append(Share(taker, tuple(places), prepared))
+            shares.append(EngineShare(taker, tuple(places), prepared))
         return shares
 
 

@@ -13,28 +13,28 @@ from operator import is_not
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerwise.drivers import Others
-from layerwise.engines import KEPT, Candidate, Changed, Engine, Job, Prepared, Stats, StepInputs
-from layerwise.engines.addresses import PythonMarks, addresses_of, arrays_of
+from layerwise.drivers import OtherRanks
+from layerwise.engines import KEPT, ArraysChanged, Candidate, Engine, Job, PreparedJobs, Stats, StepInputs
+from layerwise.engines.addresses import PythonArraysRecord, addresses_of, arrays_of
+from layerwise.engines.compiled_rounds import BatchInRounds
 from layerwise.engines.processor import wanted_threads
 from layerwise.engines.programs import (
-    Measured,
-    Numbers,
+    JobMeasurements,
+    KernelNumbers,
     OfStep,
-    clips,
-    missing,
-    numbers,
+    kernel_numbers,
+    norms_needed,
     once_per_kind,
     program_for,
     rows_and_columns,
+    why_not_printed,
 )
-from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array, Now, RuleState, T
-from layerwise.storage import Format, Storage
+from layerwise.rules.requests import Array, Now, RuleState, T
+from layerwise.storage import Format, JobFormats
 from layerwise.storage.extension import extension
-from layerwise.storage.groups import EIGHT
+from layerwise.storage.quantized_groups import EIGHT
 
 if TYPE_CHECKING:
     from layerwise._native import Batch
@@ -134,14 +134,14 @@ count: Callable[[list[Array]], bool | None] = _nothing if _native is None else _
 """Add one to each of them, and return True if that was possible."""
 
 
-class AllMeasured(Sequence[Measured]):
+class BatchMeasurements(Sequence[JobMeasurements]):
     """The measurements of all jobs in a batch's last step."""
 
     def __init__(self, batch: Batch, names: Sequence[tuple[str, ...]]) -> None:
         self._batch, self._names = batch, names
 
     def __getitem__(self, i: Any) -> Any:
-        return Measured(partial(self._batch.measured, i), self._names[i])
+        return JobMeasurements(partial(self._batch.measured, i), self._names[i])
 
     def column(self, name: str) -> list[list[float] | None]:
         """Return one measurement of all jobs, or None of those that lack it."""
@@ -155,7 +155,7 @@ class AllMeasured(Sequence[Measured]):
         return list, (list(self),)
 
 
-class Layouts:
+class BatchLayouts:
     """The layouts of jobs: a few, for gradients whose arrangement in memory changes from step to step.
 
     They hold no arrays. The next `prepare` may use them for jobs that differ in arrays or numbers.
@@ -164,27 +164,27 @@ class Layouts:
     def __init__(self, hs: Sequence[Hyper] = ()) -> None:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the most recently used at the start
-        self.numbers = Numbers(self.hs)
+        self.numbers = KernelNumbers(self.hs)
         self.measured: list[tuple[str, ...]] = []  # for each job, the names of its measurements
 
-    def fitted(self, jobs: Sequence[Job]) -> Layouts:
+    def for_jobs(self, jobs: Sequence[Job]) -> BatchLayouts:
         """Return the same for these jobs, if their hyperparameters differ only in numbers."""
         hs = [job.h for job in jobs]
         if len(hs) != len(self.hs):
-            return Layouts(hs)
+            return BatchLayouts(hs)
         if any(map(is_not, hs, self.hs)):
-            self.hs, self.measured, forms = hs, [], once_per_kind(form_of, jobs)
+            self.hs, self.measured, forms = hs, [], once_per_kind(layout_key, jobs)
             self.numbers.fit(hs)
             self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
 
-    def used(self, batch: Batch) -> None:
+    def mark_latest(self, batch: Batch) -> None:
         """Remember the one used last."""
         if not self.batches or self.batches[0] is not batch:
             self.batches = [batch, *(one for one in self.batches if one is not batch)][:KEPT]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Layouts, ()  # a copy of an optimizer lays out for itself
+        return BatchLayouts, ()  # a copy of an optimizer lays out for itself
 
 
 class CompiledEngine(Engine):
@@ -197,9 +197,9 @@ class CompiledEngine(Engine):
     def __init__(self, written: Callable[[Sequence[Array]], None] | None = None) -> None:
         self.written = written
 
-    def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
+    def reasons_to_decline(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         """Return, for each job, the reason why the extension cannot take it, or an empty string."""
-        unprinted = once_per_kind(lambda job: missing(job) or self._stored_otherwise(job), jobs)
+        unprinted = once_per_kind(lambda job: why_not_printed(job) or self._stored_otherwise(job), jobs)
         if given is None:
             reaches = _native.reaches
             for i, job in enumerate(jobs):
@@ -213,10 +213,10 @@ class CompiledEngine(Engine):
             return "whether to skip the step is known only on the device"
         if why := _out_of_reach(job, given.g):
             return why
-        if numbers(job.h, given.now) is None:
+        if kernel_numbers(job.h, given.now) is None:
             return "a number of the step is tracked by autograd, or not in CPU memory"
         try:
-            _native.Batch([job], [given.g], [form_of(job)], numbers)
+            _native.Batch([job], [given.g], [layout_key(job)], kernel_numbers)
         except ValueError as problem:
             return str(problem)
         return ""
@@ -231,19 +231,21 @@ class CompiledEngine(Engine):
 
     def prepare(self, jobs: Sequence[Job], layouts: object = None) -> PreparedCompiled:
         """Plan the step of these jobs."""
-        return PreparedCompiled(self, jobs, layouts if isinstance(layouts, Layouts) else None)
+        return PreparedCompiled(self, jobs, layouts if isinstance(layouts, BatchLayouts) else None)
 
 
-class PreparedCompiled(Prepared):
+class PreparedCompiled(PreparedJobs):
     """Jobs, and the batches laid out for them; the first step creates the first batch."""
 
-    def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
+    def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: BatchLayouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs] if engine.written is not None else []
         self._places = addresses_of(arrays_of(self._jobs))
-        self._known = not isinstance(self._places, PythonMarks)  # None if one of them is out of the extension's reach
-        self.layouts: Layouts = (layouts or Layouts()).fitted(self._jobs)
-        self._rounds: Rounds | None = None
+        self._known = not isinstance(
+            self._places, PythonArraysRecord
+        )  # None if one of them is out of the extension's reach
+        self.layouts: BatchLayouts = (layouts or BatchLayouts()).for_jobs(self._jobs)
+        self._rounds: BatchInRounds | None = None
         # Of the last step. Nothing here refers to this object: arrays are freed when nothing else refers to them.
         self._batch: Any = None
 
@@ -255,14 +257,14 @@ class PreparedCompiled(Prepared):
         return True
 
     def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
-        """Raise `Changed` if `step` would."""
+        """Raise `ArraysChanged` if `step` would."""
         given = list(grads), self.layouts.numbers.begin(nows)
         taken = (batch.takes(self._jobs, *given, self._places) for batch in self.layouts.batches)
         if not (skip is None and self._known and any(taken)):
             self._lay_out(*given, skip)
 
     def step(
-        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: OtherRanks | None = None
     ) -> None:
         """Carry out the jobs in one call, or in rounds if other ranks hold parts."""
         given = list(grads), self.layouts.numbers.begin(nows)
@@ -272,7 +274,7 @@ class PreparedCompiled(Prepared):
             self._at_once(*given, skip)
 
     @property
-    def ahead(self) -> Callable[[Sequence[Array], Sequence[Now]], Iterator[list[float]]] | None:
+    def step_in_parts(self) -> Callable[[Sequence[Array], Sequence[Now]], Iterator[list[float]]] | None:
         """A function that carries out the jobs in three parts, of which the last writes."""
         return self._in_parts
 
@@ -280,11 +282,11 @@ class PreparedCompiled(Prepared):
         given = list(grads), self.layouts.numbers.begin(nows)
         rounds = self._begun(*given)
         try:
-            steps = rounds.ahead()
+            steps = rounds.step_in_parts()
             yield []
             yield (model := next(steps))
             if not self._places.same(arrays_of(self._jobs)):
-                raise Changed
+                raise ArraysChanged
             if not model:
                 next(steps, None)
         finally:
@@ -299,30 +301,30 @@ class PreparedCompiled(Prepared):
         if self._batch is None:
             return []
         self.layouts.measured = self.layouts.measured or once_per_kind(lambda job: program_for(job).stats, self._jobs)
-        return AllMeasured(self._batch, self.layouts.measured)
+        return BatchMeasurements(self._batch, self.layouts.measured)
 
     def _at_once(self, grads: list[Array], nows: list[OfStep], skip: Array | None, model: float | None = None) -> None:
         if not (skip is None and self._known and self._stepped(grads, nows, model)):
             self._lay_out(grads, nows, skip)
             if not self._stepped(grads, nows, model):
-                raise Changed
+                raise ArraysChanged
 
     def _lay_out(self, grads: list[Array], nows: list[OfStep], skip: Array | None) -> None:
         """Create a batch of the jobs, or find that the extension no longer takes them or their gradients."""
-        self.layouts.used(self._made(grads, nows, skip, _native.Batch))
+        self.layouts.mark_latest(self._made(grads, nows, skip, _native.Batch))
 
     def _made(self, grads: list[Array], nows: list[OfStep], skip: Array | None, make: Callable[..., T]) -> T:
         if skip is not None or not self._known or not self._places.same(arrays_of(self._jobs)):
-            raise Changed
+            raise ArraysChanged
         given = {(id(h), id(now)): (h, now) for h, now in zip(self.layouts.hs, nows, strict=True)}.values()
         if None in starmap(self.layouts.numbers, given):
-            raise Changed
+            raise ArraysChanged
         try:
-            return make(self._jobs, grads, once_per_kind(form_of, self._jobs), self.layouts.numbers)
+            return make(self._jobs, grads, once_per_kind(layout_key, self._jobs), self.layouts.numbers)
         except ValueError:
-            raise Changed from None
+            raise ArraysChanged from None
 
-    def _in_rounds(self, grads: list[Array], nows: list[OfStep], skip: Array | None, others: Others) -> None:
+    def _in_rounds(self, grads: list[Array], nows: list[OfStep], skip: Array | None, others: OtherRanks) -> None:
         rounds = self._begun(grads, nows, skip)
         try:
             rounds.step(others)
@@ -330,21 +332,21 @@ class PreparedCompiled(Prepared):
             rounds.batch.leave()
         self._was_stepped(rounds.batch)
 
-    def _begun(self, grads: list[Array], nows: list[OfStep], skip: Array | None = None) -> Rounds:
+    def _begun(self, grads: list[Array], nows: list[OfStep], skip: Array | None = None) -> BatchInRounds:
         """Return the jobs in rounds, to be left after the step."""
         given = grads, nows, self._places
         if skip is None and self._rounds is not None and self._rounds.begin(*given):
             return self._rounds
-        self._rounds = self._made(grads, nows, skip, partial(Rounds, _native))
+        self._rounds = self._made(grads, nows, skip, partial(BatchInRounds, _native))
         if not self._rounds.begin(*given):
-            raise Changed
+            raise ArraysChanged
         return self._rounds
 
     def _stepped(self, grads: list[Array], nows: list[OfStep], model: float | None = None) -> bool:
         for i, batch in enumerate(self.layouts.batches):
             if batch.step(self._jobs, grads, nows, self._places, model):
                 if i:
-                    self.layouts.used(batch)
+                    self.layouts.mark_latest(batch)
                 self._was_stepped(batch)
                 return True
         return False
@@ -369,17 +371,17 @@ def _out_of_reach(job: Job, g: Array | None = None) -> str:
     return ""
 
 
-def form_of(job: Job) -> tuple[object, ...]:
+def layout_key(job: Job) -> tuple[object, ...]:
     """Return the key of a job's layout.
 
     It consists of its program, the clipping of its gradient, its rows and columns, and its storage.
     """
     rows, cols = rows_and_columns(job)
     storage = None if job.storage is None else _formats(job.storage, job.state)
-    return program_for(job).name, *clips(job.h), list(rows), list(cols), storage
+    return program_for(job).name, *norms_needed(job.h), list(rows), list(cols), storage
 
 
-def _formats(storage: Storage, state: RuleState) -> tuple[object, ...]:
+def _formats(storage: JobFormats, state: RuleState) -> tuple[object, ...]:
     """Return the formats of p and of the existing parts of the state, in the extension's form."""
     weights, *fields = storage.formats
     arrays = [_format(weights, SPLIT)]

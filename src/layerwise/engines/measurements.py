@@ -11,12 +11,12 @@ import numpy as np
 from layerwise.engines import Stats
 from layerwise.layout.pieces import Piece
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 
 Shape = tuple[int, ...]
 
 
-def summary(measured: Sequence[Stats], pieces: Sequence[Piece]) -> dict[str, Array]:
+def join_pieces(measured: Sequence[Stats], pieces: Sequence[Piece]) -> dict[str, Array]:
     """Return the measurements of a tensor's pieces, joined: numbers, or arrays of one number per block."""
     blocked = pieces[0].part is not None
     each = [_of_piece(stats, piece.shape, piece.block_dims) for stats, piece in zip(measured, pieces, strict=True)]
@@ -28,10 +28,10 @@ def _of_piece(stats: Stats, shape: Shape, block_dims: Shape) -> dict[str, Array]
     blocks = prod(shape[d] for d in block_dims)
     root_n = sqrt(max(1, prod(shape) // max(1, blocks)))
     found = {key: np.broadcast_to(np.ravel(value), blocks).astype(float) for key, value in stats.items()}
-    return with_both(found, root_n)
+    return with_norms_and_rms(found, root_n)
 
 
-def clipped(measured: Stats, h: Any, weight_decay: float) -> Array:
+def clipped_flag(measured: Stats, h: Any, weight_decay: float) -> Array:
     """Return 1 if a bound on the ratio or the update was reached, otherwise 0, in the form of the measurements."""
     ratio = np.asarray(measured["trust_ratio"], np.float32)  # in which it may have been held to its bounds
     found = np.zeros(ratio.shape, bool)
@@ -44,17 +44,17 @@ def clipped(measured: Stats, h: Any, weight_decay: float) -> Array:
         found |= np.asarray(measured["weight_norm"] > h.max_weight_norm)
     if hasattr(h, "trust_clip"):  # otherwise it is not a ratio of norms
         norms = (np.asarray(measured[key]) for key in ("weight_norm", "update_norm"))
-        found &= adapts(h, weight_decay) and np.logical_and(*norms)
+        found &= has_trust_ratio(h, weight_decay) and np.logical_and(*norms)
     return np.where(np.isnan(ratio), np.nan, found)[()]
 
 
-def adapts(h: Hyper, weight_decay: float) -> bool:
+def has_trust_ratio(h: Hyper, weight_decay: float) -> bool:
     """Return True if the step of a tensor has a trust ratio."""
     adapt = getattr(h, "adapt", False)
     return bool(weight_decay != 0 if adapt == "decayed" else adapt)
 
 
-def with_both(found: dict[str, Array], root_n: float) -> dict[str, Array]:
+def with_norms_and_rms(found: dict[str, Array], root_n: float) -> dict[str, Array]:
     """Return norms and root mean squares of n numbers; a rule measures only one of the two."""
     for what in ("weight", "update"):
         if f"{what}_norm" in found:

@@ -81,7 +81,7 @@ UNITS = {"amx_bf16", "avx512_bf16"}  # as Linux names them
 
 
 @cache
-def processor_multiplies(flags: str = "/proc/cpuinfo") -> str | None:
+def fast_product_dtype_of_cpu(flags: str = "/proc/cpuinfo") -> str | None:
     """Return "bfloat16" if the processor has units for it, as far as the system tells, or None."""
     try:
         lines = Path(flags).read_text("utf-8").splitlines()

@@ -24,25 +24,25 @@ class Program(NamedTuple):
     cached: tuple[int, ...] = ()  # terms of the last round that are most expensive to compute
     rereads: bool = True  # `apply` needs the gradient again
 
-    def sums(self, number: int) -> tuple[str, ...]:
+    def request_names(self, number: int) -> tuple[str, ...]:
         """Return the names of a round's requests with one number per layer."""
         return tuple(name for name in self.rounds[number] if name not in ALONG) if number < len(self.rounds) else ()
 
-    def first(self, number: int) -> int:
+    def first_total(self, number: int) -> int:
         """Return the index of a round's first total, counted from that of the first round."""
-        return sum(len(self.sums(j)) for j in range(number))
+        return sum(len(self.request_names(j)) for j in range(number))
 
     @property
-    def totals(self) -> int:
+    def num_totals(self) -> int:
         """Return the number of totals in all rounds."""
-        return self.first(len(self.rounds))
+        return self.first_total(len(self.rounds))
 
-    def keeps_by(self, number: int) -> bool:
+    def kept_before_sums(self, number: int) -> bool:
         """Return True if `keep` has run by the time of this round's sums."""
         return self.keeps is not None and number >= self.keeps
 
 
-class Printed(NamedTuple):
+class PrintedRule(NamedTuple):
     """A rule with printed kernels.
 
     Programs are found by the existing parts of the state, followed by the forms of `options`.
@@ -53,11 +53,11 @@ class Printed(NamedTuple):
     programs: Mapping[tuple[object, ...], Program]
 
 
-def forms_of(values: Iterable[object]) -> tuple[object, ...]:
+def option_forms(values: Iterable[object]) -> tuple[object, ...]:
     """Return options' values as far as they select kernels."""
     return tuple([x if x is None or isinstance(x, (bool, str)) else ANY for x in values])
 
 
-def presence_of(state: Iterable[object]) -> tuple[bool, ...]:
+def present_state(state: Iterable[object]) -> tuple[bool, ...]:
     """Return the parts of a state that exist."""
     return tuple([x is not None for x in state])

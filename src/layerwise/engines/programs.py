@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerwise.drivers import TensorRequest, dims_of, once_of
-from layerwise.drivers.requests import Dims
+from layerwise.drivers import SharedRequest, counted_once_dims, request_dims
+from layerwise.drivers.partial_sums import Dims
 from layerwise.engines import Job
 from layerwise.engines.printed_programs import RULES
-from layerwise.engines.program_types import Printed, Program, forms_of, presence_of
+from layerwise.engines.program_types import PrintedRule, Program, option_forms, present_state
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar, is_number, is_on
-from layerwise.rules.asks import (
+from layerwise.rules.requests import (
     Array,
     Coefficients,
     Functions,
     Mean,
     MeanSquare,
-    ModelSum,
+    ModelSquares,
     Now,
     Request,
     Squares,
@@ -53,14 +53,14 @@ MANY = 4  # the number of rates from which coefficients are computed as arrays
 OfStep = Now | tuple[float, ...]  # what a job's step is given: what changes, or the numbers that kernels take
 
 
-def names_of(k: Coefficients) -> list[str]:
+def coefficient_names(k: Coefficients) -> list[str]:
     """Return the names of a rule's coefficients; those of a group follow the group's name."""
     *own, last = k._fields
     group = getattr(k[-1], "_fields", None)
     return [*own, last] if group is None else [*own, *(f"{last}_{name}" for name in group)]
 
 
-def printed_for(h: type[Hyper]) -> tuple[ModuleType, Printed] | None:
+def printed_for(h: type[Hyper]) -> tuple[ModuleType, PrintedRule] | None:
     """Return the rule of these options, or of their base class, and its printed programs."""
     if h not in _found:
         rules = (cls.__module__ for cls in h.__mro__ if cls.__module__ in RULES)
@@ -69,10 +69,10 @@ def printed_for(h: type[Hyper]) -> tuple[ModuleType, Printed] | None:
     return _found[h]
 
 
-_found: dict[type[Hyper], tuple[ModuleType, Printed] | None] = {}
+_found: dict[type[Hyper], tuple[ModuleType, PrintedRule] | None] = {}
 
 
-def missing(job: Job) -> str:
+def why_not_printed(job: Job) -> str:
     """Return the reason why a job has no printed kernels, or an empty string."""
     found = printed_for(type(job.h))
     if found is None:
@@ -107,7 +107,7 @@ def program_for(job: Job) -> Program:
     """Return the program of a job that has one."""
     found = printed_for(type(job.h))
     if found is None:
-        raise LookupError(missing(job))
+        raise LookupError(why_not_printed(job))
     return found[1].programs[_key(job, found[1])]
 
 
@@ -116,9 +116,9 @@ def requests_of(job: Job) -> list[tuple[Request, ...]]:
 
     First come the norm of its gradient and the global norm, if they are bounded, and then the rounds of its program.
     """
-    own, model = clips(job.h)
+    own, model = norms_needed(job.h)
     rounds = [tuple(REQUESTS[name](*rows_and_columns(job)) for name in one) for one in program_for(job).rounds]
-    return [(Squares(None),) * own, (ModelSum(None),) * model, *rounds]
+    return [(Squares(None),) * own, (ModelSquares(None),) * model, *rounds]
 
 
 class IndexedRequest(NamedTuple):
@@ -126,7 +126,7 @@ class IndexedRequest(NamedTuple):
 
     stage: int
     which: int  # within the stage
-    request: TensorRequest
+    request: SharedRequest
 
 
 def requests_by_stage(jobs: Sequence[Job]) -> list[list[IndexedRequest]]:
@@ -142,10 +142,10 @@ def requests_by_stage(jobs: Sequence[Job]) -> list[list[IndexedRequest]]:
     return stages
 
 
-def _as_others_get(i: int, job: Job, request: Request) -> TensorRequest:
-    dims, once = dims_of(request, len(job.p.shape), job.block_dims), once_of(request)
+def _as_others_get(i: int, job: Job, request: Request) -> SharedRequest:
+    dims, once = request_dims(request, len(job.p.shape), job.block_dims), counted_once_dims(request)
     length = prod(n for d, n in enumerate(job.p.shape) if d not in (*dims, *once))
-    return TensorRequest(i, type(request), dims, length, once)
+    return SharedRequest(i, type(request), dims, length, once)
 
 
 def once_per_kind(make: Callable[[Job], T], jobs: Sequence[Job]) -> list[T]:
@@ -162,43 +162,43 @@ def once_per_kind(make: Callable[[Job], T], jobs: Sequence[Job]) -> list[T]:
     return found
 
 
-def _key(job: Job, printed: Printed) -> tuple[object, ...]:
-    return presence_of(job.state), *forms_of([getattr(job.h, name) for name in printed.options])
+def _key(job: Job, printed: PrintedRule) -> tuple[object, ...]:
+    return present_state(job.state), *option_forms([getattr(job.h, name) for name in printed.options])
 
 
-def numbers(h: Hyper, now: Now) -> tuple[float, ...] | None:
+def kernel_numbers(h: Hyper, now: Now) -> tuple[float, ...] | None:
     """Return the numbers of a step: of the gradient, then the rule's. None if `now` is not all numbers yet."""
-    return None if (found := numbers_of(h)) is None else found.known(now)
+    return None if (found := settings_numbers(h)) is None else found.at_known(now)
 
 
-def values(xp: Any, h: Hyper, now: Now) -> tuple[Scalar, ...] | None:
+def kernel_numbers_in(xp: Any, h: Hyper, now: Now) -> tuple[Scalar, ...] | None:
     """Return the same for a `now` that may have arrays: then arrays of the namespace; None without kernels."""
-    return None if (found := numbers_of(h)) is None else found.at(xp, now)
+    return None if (found := settings_numbers(h)) is None else found.in_namespace(xp, now)
 
 
-def numbers_of(h: Hyper) -> NumbersOf | None:
+def settings_numbers(h: Hyper) -> SettingsNumbers | None:
     """Return the object that computes the numbers of steps with these settings; None without kernels."""
     found = printed_for(type(h))
-    return None if found is None else NumbersOf(h, *found)
+    return None if found is None else SettingsNumbers(h, *found)
 
 
-class NumbersOf:
+class SettingsNumbers:
     """The numbers that kernels take from settings, step by step; those that no step changes are computed once."""
 
-    def __init__(self, h: Hyper, rule: ModuleType, printed: Printed) -> None:
+    def __init__(self, h: Hyper, rule: ModuleType, printed: PrintedRule) -> None:
         self._h, self._coefficients, self._paths = h, getattr(rule, "coefficients", None), printed.numbers
-        self._of_gradient = of_gradient(h)
+        self._of_gradient = gradient_numbers(h)
 
-    def known(self, now: Now) -> tuple[float, ...] | None:
+    def at_known(self, now: Now) -> tuple[float, ...] | None:
         """Return the numbers of a step; None if `now` is not all numbers yet."""
         if not {*map(type, now)} <= PLAIN:
             known = [x if x is None else _known(x) for x in now]
             if known.count(None) > sum(x is None for x in now):
                 return None
             now = Now(*known)
-        return self.at(np, now)
+        return self.in_namespace(np, now)
 
-    def at(self, xp: Functions, now: Now) -> tuple[Scalar, ...]:
+    def in_namespace(self, xp: Functions, now: Now) -> tuple[Scalar, ...]:
         """Return the same for a `now` that may have arrays."""
         k = () if self._coefficients is None else self._coefficients(xp, self._h, now)
         if k and isinstance(k[-1], tuple):  # a group, of which there is at most one
@@ -206,17 +206,17 @@ class NumbersOf:
         others = [_number(path, self._h, now) for path in self._paths] if self._paths else ()
         return (now.g_scale, *self._of_gradient, *k, *others)
 
-    def by_rates(self, now: Now, lr: Sequence[float], weight_decay: Sequence[float]) -> list[list[float]]:
+    def columns_by_rates(self, now: Now, lr: Sequence[float], weight_decay: Sequence[float]) -> list[list[float]]:
         """Return the columns of numbers of steps that differ from this one only in rates, computed as arrays.
 
         A rate of 0 is off, so either all have it or none.
         """
         rates = {name: np.array(each) if each[0] else 0.0 for name, each in zip(RATES, (lr, weight_decay), strict=True)}
-        found = self.at(np, now._replace(**rates))
+        found = self.in_namespace(np, now._replace(**rates))
         return [x.tolist() if isinstance(x, np.ndarray) else [x] * len(lr) for x in found]
 
 
-class ByRates(Sequence[Now]):
+class NowsByRates(Sequence[Now]):
     """The numbers of tensors whose steps differ only in rates: columns of rates, and a `Now` for each if asked."""
 
     def __init__(self, first: Now, lr: Sequence[float], weight_decay: Sequence[float]) -> None:
@@ -233,7 +233,7 @@ class ByRates(Sequence[Now]):
         return self._each[i]
 
 
-class Numbers:
+class KernelNumbers:
     """The numbers of a step, computed once for all jobs with the same settings and `now`."""
 
     def __init__(self, hs: Sequence[Hyper] = ()) -> None:
@@ -242,7 +242,7 @@ class Numbers:
     def fit(self, hs: Sequence[Hyper]) -> None:
         """Compute those of jobs with these settings from now on."""
         self._hs, self._ids = hs, list(map(id, hs))
-        self._of = {id(h): numbers_of(h) for h in {id(h): h for h in hs}.values()}
+        self._of = {id(h): settings_numbers(h) for h in {id(h): h for h in hs}.values()}
         self._found: dict[tuple[int, int], tuple[float, ...] | None] = {}  # by their ids, while a step keeps them alive
 
     def __call__(self, h: Hyper, now: Any) -> tuple[float, ...] | None:
@@ -252,19 +252,21 @@ class Numbers:
         key = id(h), id(now)
         if key not in self._found:
             of = self._of[id(h)]
-            found = None if of is None else of.known(now)
+            found = None if of is None else of.at_known(now)
             self._found[key] = None if found is None else (now.t, *found)
         return self._found[key]
 
     def begin(self, nows: Sequence[Now]) -> list[OfStep]:
         """Begin a step. Return for each job its `now`, or its numbers, which are computed as arrays if rates differ."""
         self._found.clear()
-        return self._by_rates(nows) if isinstance(nows, ByRates) else list(nows)
+        return self._by_rates(nows) if isinstance(nows, NowsByRates) else list(nows)
 
-    def _by_rates(self, nows: ByRates) -> list[OfStep]:
+    def _by_rates(self, nows: NowsByRates) -> list[OfStep]:
         keys = list(zip(self._ids, map(bool, nows.lr), map(bool, nows.weight_decay), strict=True))
         if keys.count(keys[0]) == len(keys) >= MANY and (of := self._of[keys[0][0]]) is not None:
-            return list(zip(repeat(nows.first.t), *of.by_rates(nows.first, nows.lr, nows.weight_decay), strict=False))
+            return list(
+                zip(repeat(nows.first.t), *of.columns_by_rates(nows.first, nows.lr, nows.weight_decay), strict=False)
+            )
         alike: dict[Hashable, list[int]] = {}
         for i, key in enumerate(keys):
             alike.setdefault(key, []).append(i)
@@ -273,19 +275,19 @@ class Numbers:
             made: Iterable[Any] = map(nows.__getitem__, places)
             if len(places) >= MANY and (of := self._of[self._ids[places[0]]]) is not None:
                 lr, lam = ([column[i] for i in places] for column in (nows.lr, nows.weight_decay))
-                made = zip(repeat(nows.first.t), *of.by_rates(nows.first, lr, lam), strict=False)
+                made = zip(repeat(nows.first.t), *of.columns_by_rates(nows.first, lr, lam), strict=False)
             for i, one in zip(places, made, strict=False):
                 found[i] = one
         return found
 
 
-def of_gradient(h: Hyper) -> tuple[float, ...]:
+def gradient_numbers(h: Hyper) -> tuple[float, ...]:
     """Return sign, low and high of the gradient's elements, and the bounds of its own norm and of the global norm."""
     own, model = _bounds_of_norms(h)
     return -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
 
 
-def clips(h: Hyper) -> tuple[bool, bool]:
+def norms_needed(h: Hyper) -> tuple[bool, bool]:
     """Return True for the gradient's own norm, and for the global norm, if the step needs it; unclipped gradients may
     count.
     """
@@ -317,7 +319,7 @@ def _number(path: str, h: Hyper, now: Now) -> Scalar:
     return float(value) if is_number(value) else value
 
 
-class Measured(Mapping[str, Array]):
+class JobMeasurements(Mapping[str, Array]):
     """The measurements of one job in the last step; each is read on access, by its index."""
 
     __slots__ = ("_places", "_read")

@@ -8,16 +8,16 @@ from itertools import pairwise, starmap
 from math import prod
 from typing import NamedTuple
 
-from layerwise.drivers import Others, Run, beside, in_rounds, local
-from layerwise.drivers.requests import AT_ONCE
-from layerwise.engines import Engine, Job, PartOf, Stats
-from layerwise.engines.addresses import Watched
+from layerwise.drivers import OtherRanks, TensorRun, drive_in_rounds, drive_whole, on_device_of
+from layerwise.drivers.partial_sums import AT_ONCE
+from layerwise.engines import Engine, Job, Stats, TensorId
+from layerwise.engines.addresses import CheckedInPython
 from layerwise.engines.arrays import Arrays, Lists
 from layerwise.options.values import is_number
-from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Array, Asking, Functions, Keep, Now, RuleState, Stepped
-from layerwise.storage.groups import GROUP
-from layerwise.storage.stored import Stored, formats_of, has_format, in_format, numbers
+from layerwise.rules.arrays import apply_moves
+from layerwise.rules.requests import Array, Asking, Functions, Keep, Now, RuleState, Stepped
+from layerwise.storage.formatted_arrays import FormattedArray, as_numbers, formats_key, has_format, in_format
+from layerwise.storage.quantized_groups import GROUP
 
 STACKED = 1 << 15  # the largest stack: work of this size is not worth sharing among threads
 MATRICES = 1 << 17  # the same for matrices, which take much more work than elements
@@ -74,7 +74,7 @@ class RuleEngine(Engine):
         return PreparedRules(self, jobs)
 
 
-class Task(NamedTuple):
+class JobGroup(NamedTuple):
     """A job, or several that are stacked or in lists, driven as one."""
 
     places: tuple[int, ...]
@@ -94,22 +94,22 @@ class Task(NamedTuple):
         """The numbers of the step: for jobs in lists, one set for all."""
         if self.lists is None:
             return self.nows[0]
-        return Now(*(x[0] if x[0] is None else self.lists.number(x) for x in zip(*self.nows, strict=True)))
+        return Now(*(x[0] if x[0] is None else self.lists.joined_number(x) for x in zip(*self.nows, strict=True)))
 
 
-class PreparedRules(Watched):
+class PreparedRules(CheckedInPython):
     """Jobs in driving order, with those side by side that can be stepped as one."""
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
         super().__init__(jobs)
         self._engine, self._jobs = engine, jobs
         self._groups = _alike(engine, jobs, range(len(jobs)))
-        self._together = any(job.h.asks_of_model for job in jobs)
+        self._together = any(job.h.needs_model_sum for job in jobs)
         self._measured: list[tuple[tuple[int, ...], bool, Stats]] = []
         self._lists: dict[tuple[int, ...], Lists] = {}
 
     def step(
-        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: OtherRanks | None = None
     ) -> None:
         """Drive the rules of all jobs to their end."""
         self.check(grads)
@@ -121,7 +121,7 @@ class PreparedRules(Watched):
         batches = [tasks] if self._together else [[task] for task in tasks]
         self._measured = [one for batch in batches for one in _driven(self._engine, batch)]
 
-    def _in_rounds(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None, others: Others) -> None:
+    def _in_rounds(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None, others: OtherRanks) -> None:
         engine, jobs = self._engine, self._jobs
         tasks, buckets = [], []
         for places in _buckets(jobs, engine.bucket_size, range(len(jobs))):
@@ -129,7 +129,7 @@ class PreparedRules(Watched):
             some = [task for group in groups for task in self._tasks(group, grads, nows, skip, waits=True)]
             tasks += some
             buckets.append([_run(engine, task, 0, [slice(None)]) for task in some])
-        done = in_rounds(engine.arrays.xp, buckets, others)
+        done = drive_in_rounds(engine.arrays.xp, buckets, others)
         self._measured = [_measured(task, stats) for task, stats in zip(tasks, done, strict=True)]
 
     def _tasks(
@@ -139,9 +139,9 @@ class PreparedRules(Watched):
         nows: Sequence[Now],
         skip: Array | None,
         waits: bool = False,
-    ) -> Iterator[Task]:
+    ) -> Iterator[JobGroup]:
         if skip is not None:  # computed on one device, then sent to others
-            skip = beside(self._engine.arrays.xp, skip, self._jobs[group[0]].p)
+            skip = on_device_of(self._engine.arrays.xp, skip, self._jobs[group[0]].p)
         first, engine = self._jobs[group[0]], self._engine
         in_lists = engine.in_lists(first, waits)
         by_now: dict[Hashable, list[int]] = {}
@@ -151,7 +151,7 @@ class PreparedRules(Watched):
             for some in map(tuple, self._pieces(alike, in_lists)):
                 own_jobs, own_grads = tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some)
                 lists = self._lists_of(some) if in_lists else None
-                yield Task(some, own_jobs, own_grads, tuple(nows[i] for i in some), skip, waits, lists)
+                yield JobGroup(some, own_jobs, own_grads, tuple(nows[i] for i in some), skip, waits, lists)
 
     def _pieces(self, places: Sequence[int], in_lists: bool) -> Iterator[list[int]]:
         """Yield the places of jobs that are alike, as many as step together; in lists, those of one shape together."""
@@ -175,7 +175,7 @@ class PreparedRules(Watched):
         return found
 
 
-def _measured(task: Task, stats: Stats) -> tuple[tuple[int, ...], bool, Stats]:
+def _measured(task: JobGroup, stats: Stats) -> tuple[tuple[int, ...], bool, Stats]:
     """Return the function that reads measurements, with indices alone: a task holds gradients, which must be freed
     after use.
     """
@@ -209,13 +209,13 @@ def _kind(engine: RuleEngine, job: Job, waits: bool) -> Hashable:
     """
     kind, cut = engine.arrays.kind, (job.shape, job.cut)
     most = engine.matrix_size if job.h.of_matrices else engine.stack_size
-    alone = isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
+    alone = isinstance(job.cut, TensorId) or (waits and job.h.of_matrices)
     if engine.lists is not None and engine.in_lists(job, waits):
-        kind, cut = engine.lists.alike, (None, None)
+        kind, cut = engine.lists.list_key, (None, None)
     elif alone or not engine.stack_size or _size(job) > most:
         return None
     kinds = tuple(None if a is None else kind(a) for a in (job.p, *job.state))
-    return job.rule, job.h, job.block_dims, *cut, kinds, formats_of(engine.arrays.bits, job.storage)
+    return job.rule, job.h, job.block_dims, *cut, kinds, formats_key(engine.arrays.bits, job.storage)
 
 
 def _buckets(jobs: Sequence[Job], most: int, places: Iterable[int]) -> Iterator[list[int]]:
@@ -227,7 +227,7 @@ def _buckets(jobs: Sequence[Job], most: int, places: Iterable[int]) -> Iterator[
     size, before = 0, None
     for i in places:
         job = jobs[i]
-        own = 0 if isinstance(job.cut, PartOf) and job.cut == before else _size(job)
+        own = 0 if isinstance(job.cut, TensorId) and job.cut == before else _size(job)
         before = job.cut
         if bucket and own and size + own > most:
             yield bucket
@@ -237,10 +237,10 @@ def _buckets(jobs: Sequence[Job], most: int, places: Iterable[int]) -> Iterator[
     yield bucket
 
 
-def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> Iterator[tuple[tuple[int, ...], bool, Stats]]:
+def _driven(engine: RuleEngine, tasks: Sequence[JobGroup]) -> Iterator[tuple[tuple[int, ...], bool, Stats]]:
     cuts = [_cut(task.jobs[0], engine.slice_size) for task in tasks]
     runs = [_run(engine, task, *cut) for task, cut in zip(tasks, cuts, strict=True)]
-    for task, (dim, _), done in zip(tasks, cuts, local(engine.arrays.xp, runs), strict=True):
+    for task, (dim, _), done in zip(tasks, cuts, drive_whole(engine.arrays.xp, runs), strict=True):
         yield _measured(task, _joined_stats(engine, task, dim, done))
         if task.lists is not None:
             task.lists.give_back()
@@ -262,18 +262,18 @@ def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
     return dim, list(starmap(slice, pairwise(ends)))
 
 
-def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> Run:
+def _run(engine: RuleEngine, task: JobGroup, dim: int, slices: Sequence[slice]) -> TensorRun:
     job = task.jobs[0]
     shape, block_dims = job.whole, job.block_dims
     if task.several:
         shape = (*shape, len(task.jobs)) if task.lists is None else task.lists.shape
         block_dims = (*block_dims, len(shape) - 1)
     rules = tuple(_stepping(engine, task, dim, cut) for cut in slices)
-    counted = None if task.lists is None else task.lists.count
-    return Run(rules, shape, block_dims, job.h.asks_of_model, dim, task.places, counted)
+    counted = None if task.lists is None else task.lists.num_entries
+    return TensorRun(rules, shape, block_dims, job.h.needs_model_sum, dim, task.places, counted)
 
 
-def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:
+def _stepping(engine: RuleEngine, task: JobGroup, dim: int, cut: slice) -> Asking[Stats]:
     """Drive the rule on one slice, and write each result to its place as soon as it is known."""
     p, g, *state = _columns(engine, task) if task.several else _sliced(engine, task, dim, cut)
     # Statistics that other slices read as well must not be overwritten.
@@ -298,7 +298,7 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
     return done.stats
 
 
-def _kept(engine: RuleEngine, task: Task, stored: Sequence[Array], state: RuleState) -> RuleState:
+def _kept(engine: RuleEngine, task: JobGroup, stored: Sequence[Array], state: RuleState) -> RuleState:
     """Return the state where it is now stored; state that is not stored as numbers is unchanged."""
     _put(engine, task, stored, state)
     made: RuleState = task.jobs[0].rule.State(
@@ -315,7 +315,7 @@ def _others(
     return [place for place, _ in left], [new for _, new in left]
 
 
-def _begun(engine: RuleEngine, task: Task, stored: Sequence[Array], shared: set[int]) -> Asking[Stepped]:
+def _begun(engine: RuleEngine, task: JobGroup, stored: Sequence[Array], shared: set[int]) -> Asking[Stepped]:
     arrays, job = engine.arrays, task.jobs[0]
 
     def read(one: Array) -> Array:
@@ -329,27 +329,27 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Array], shared: set[
     return stepping
 
 
-def _read(engine: RuleEngine, task: Task, stored: Array) -> Array:
+def _read(engine: RuleEngine, task: JobGroup, stored: Array) -> Array:
     """Return numbers in the dtype of the arithmetic: of one array, or of one array of each stacked job."""
     arrays, like = engine.arrays, task.jobs[0].p
     if not task.several:
-        return arrays.read(numbers(stored), like)
+        return arrays.read(as_numbers(stored), like)
     if task.lists is not None:
         return task.lists.read(stored)
     # Each by itself: gradients of stacked jobs may have dtypes that no library can stack.
-    return arrays.stack([arrays.read(numbers(one), like) for one in stored])
+    return arrays.stack([arrays.read(as_numbers(one), like) for one in stored])
 
 
-def _move(engine: RuleEngine, task: Task, stored: Array, done: Stepped) -> None:
+def _move(engine: RuleEngine, task: JobGroup, stored: Array, done: Stepped) -> None:
     p = _read(engine, task, stored)
-    _put(engine, task, (stored,), (moved(_namespace(engine, task), p, done.moves),))
+    _put(engine, task, (stored,), (apply_moves(_namespace(engine, task), p, done.moves),))
 
 
-def _namespace(engine: RuleEngine, task: Task) -> Functions:
+def _namespace(engine: RuleEngine, task: JobGroup) -> Functions:
     return engine.arrays.xp if task.skip is None and not task.waits else engine.arrays.pure
 
 
-def _put(engine: RuleEngine, task: Task, places: Iterable[Array], results: Iterable[Array]) -> None:
+def _put(engine: RuleEngine, task: JobGroup, places: Iterable[Array], results: Iterable[Array]) -> None:
     arrays = engine.arrays
     for stored, new in zip(places, results, strict=True):
         if stored is new:  # None, or already kept
@@ -371,7 +371,7 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Array], results: Itera
             arrays.write(stored, new)
 
 
-def _encode(engine: RuleEngine, task: Task, k: int, stored: Stored, new: Array) -> None:
+def _encode(engine: RuleEngine, task: JobGroup, k: int, stored: FormattedArray, new: Array) -> None:
     """Write numbers, and their companions, in their format."""
     now = task.nows[k]
     if task.skip is None and stored.write(new, now.t):
@@ -381,16 +381,16 @@ def _encode(engine: RuleEngine, task: Task, k: int, stored: Stored, new: Array) 
             engine.arrays.write(old, x if task.skip is None else engine.arrays.xp.where(task.skip, old, x))
 
 
-def _sliced(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Iterator[Array]:
+def _sliced(engine: RuleEngine, task: JobGroup, dim: int, cut: slice) -> Iterator[Array]:
     """Yield the job's p, g and state along this slice; statistics with size 1 there belong to every slice."""
     [job], [g] = task.jobs, task.grads
     place = (slice(None),) * dim + (cut,)
     for array in _fields(engine, job, g):
         whole = cut == slice(None) or array is None or array.shape[dim] != job.p.shape[dim]
-        yield array if whole else array.at(place) if isinstance(array, Stored) else array[place]
+        yield array if whole else array.group_slice(place) if isinstance(array, FormattedArray) else array[place]
 
 
-def _columns(engine: RuleEngine, task: Task) -> Iterator[tuple[Array, ...] | None]:
+def _columns(engine: RuleEngine, task: JobGroup) -> Iterator[tuple[Array, ...] | None]:
     """Yield the same of several jobs: each p, each g, each state."""
     for column in zip(*map(partial(_fields, engine), task.jobs, task.grads), strict=True):
         yield None if column[0] is None else column
@@ -402,7 +402,7 @@ def _fields(engine: RuleEngine, job: Job, g: Array) -> tuple[Array, ...]:
     return p, g, *state
 
 
-def _joined_stats(engine: RuleEngine, task: Task, dim: int, done: Sequence[Stats]) -> Stats:
+def _joined_stats(engine: RuleEngine, task: JobGroup, dim: int, done: Sequence[Stats]) -> Stats:
     # Slices of one block received the same answers. If the cut runs between blocks, each slice has its own.
     if dim not in task.jobs[0].block_dims or len(done) == 1:
         return done[0]

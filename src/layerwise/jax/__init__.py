@@ -12,7 +12,7 @@
 # _make.py makes a transformation from its arguments (_options.py, _presets.py); _transform.py has its
 # class. _plan.py and _drive.py take its steps, with functions of their own (_bits.py, _norms.py,
 # _products.py, _dtypes.py), some computed twice (_recompute.py). _trees.py and _mesh.py know parameters
-# and their shards; _storage.py, _forms.py and _state.py have states, and _of_optax.py those of optax.
+# and their shards; _storage.py, _state_conversion.py and _state.py have states, and _of_optax.py those of optax.
 
 from typing import TYPE_CHECKING
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from layerwise.jax._types import Array, Dtype
-from layerwise.storage.bit_views import Bits
+from layerwise.storage.bit_views import BitFunctions
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 
@@ -55,7 +55,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Words, f"__{_name}__", _operator(f"__{_name}__", compares=True))
 
 
-class Namespace:
+class ExactDivision:
     """jax.numpy, except for division by a number: XLA would multiply by its reciprocal, which rounds differently."""
 
     def __getattr__(self, name: str) -> Any:
@@ -123,8 +123,8 @@ def rounded(x: Array, dtype: Dtype) -> Array:
     return jax.lax.bitcast_convert_type(jnp.where(x == x, upper, np.uint16(0x7FC0)), jnp.bfloat16)
 
 
-BITS: Bits = SimpleNamespace(
-    xp=Namespace(),
+BITS: BitFunctions = SimpleNamespace(
+    xp=ExactDivision(),
     word=lambda x: x & WORD if isinstance(x, int) else x,
     integers=_integers,
     as_floats=_as_floats,

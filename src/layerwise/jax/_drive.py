@@ -10,15 +10,15 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 
-from layerwise.drivers.requests import MEANS, PLAIN, dims_of, partial_sum, worked
-from layerwise.engines.measurements import with_both
+from layerwise.drivers.partial_sums import MEANS, PLAIN, apply_works, partial_sum, request_dims
+from layerwise.engines.measurements import with_norms_and_rms
 from layerwise.jax._dtypes import real
-from layerwise.jax._norms import Root, measured
-from layerwise.jax._recompute import Running
+from layerwise.jax._norms import Root, sum_squares
+from layerwise.jax._recompute import RunningRule
 from layerwise.jax._storage import Shape, Unread, numbers
 from layerwise.jax._types import Array, Dtype
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Asking, Functions, Gram, ModelSum, Now, Request, Stepped, Sum, Whole
+from layerwise.rules.requests import Asking, Functions, Gram, ModelSquares, Now, Request, Stepped, Sum, WholeMatrices
 
 # The number of entries from which a tensor's intermediate results are recomputed instead of kept.
 LARGE = 1 << 16
@@ -27,7 +27,7 @@ Cut = tuple[Axes, ...]  # the mesh axes that shard each dimension of a tensor; e
 
 
 @dataclass(frozen=True)
-class Task:
+class PieceStep:
     """One piece of a parameter to step: arrays with the dimensions that the rule sees, in the dtypes in which they are
     stored.
     """
@@ -53,11 +53,11 @@ class Task:
 
     def dims_of(self, request: Request) -> Shape:
         """Return the dimensions that a request runs over."""
-        return dims_of(request, len(self.shape), self.block_dims)
+        return request_dims(request, len(self.shape), self.block_dims)
 
     def axes_of(self, request: Request) -> Axes:
         """Return the axes of the mesh over which a request adds up."""
-        if isinstance(request, Whole):
+        if isinstance(request, WholeMatrices):
             return ()
         cuts = (axes for d in self.dims_of(request) for axes in self.cut[d : d + 1])
         return tuple(sorted({axis for axes in cuts for axis in axes}))
@@ -78,20 +78,20 @@ class Task:
         blocks, dtype = prod(self.shape[d] for d in self.block_dims), real(self.dtype)
         each = {key: jnp.ravel(jnp.asarray(x, dtype)) for key, x in stepped.stats.items()}
         found = {key: jnp.broadcast_to(x, (blocks,)) for key, x in each.items()}
-        return with_both(found, sqrt(max(1, self.entries(Sum(None)))))
+        return with_norms_and_rms(found, sqrt(max(1, self.entries(Sum(None)))))
 
 
 Place = tuple[int, int]  # a task, and one of its requests
 Round = dict[int, tuple[Request, ...]]  # the pending requests of each task
 
 
-def driven(tasks: Sequence[Task]) -> list[Stepped]:
+def drive_rules(tasks: Sequence[PieceStep]) -> list[Stepped]:
     """Drive the rules of all tasks to their end, side by side, and return their results.
 
     Under jit an array is whole, however it is laid out over devices. Under shard_map each device has a part of it, and
     the sums of all tensors are added up together.
     """
-    rules = [Running(task, i) for i, task in enumerate(tasks)]
+    rules = [RunningRule(task, i) for i, task in enumerate(tasks)]
     done: dict[int, Stepped] = {}
     answers: dict[int, tuple[Array, ...] | None] = dict.fromkeys(range(len(tasks)))
     while answers:
@@ -102,29 +102,29 @@ def driven(tasks: Sequence[Task]) -> list[Stepped]:
             except StopIteration as end:
                 done[i] = end.value
         asked = {(i, k): one for i, own in requests.items() for k, one in rules[i].to_be_summed(own)}
-        wholes = {place: one for place, one in asked.items() if isinstance(one, Whole)}
+        wholes = {place: one for place, one in asked.items() if isinstance(one, WholeMatrices)}
         sums = {place: _partial_sum(tasks[place[0]], one) for place, one in asked.items() if place not in wholes}
         sums |= zip(wholes, _of_wholes([tasks[i] for i, _ in wholes], [*wholes.values()]), strict=True)
         answers = _answers(tasks, requests, _totals(tasks, requests, sums))
     return [done[i] for i in range(len(tasks))]
 
 
-def _partial_sum(task: Task, request: Request) -> Array:
+def _partial_sum(task: PieceStep, request: Request) -> Array:
     if isinstance(request, (*PLAIN, Gram)):
         return partial_sum(jnp, request, task.dims_of(request))
-    goes_on = isinstance(request, ModelSum) or task.axes_of(request)
-    return measured(request.terms, task.dims_of(request), None if goes_on else _divisor(task, request))
+    goes_on = isinstance(request, ModelSquares) or task.axes_of(request)
+    return sum_squares(request.terms, task.dims_of(request), None if goes_on else _divisor(task, request))
 
 
-def _of_wholes(tasks: Sequence[Task], wholes: Sequence[Whole]) -> list[Array]:
+def _of_wholes(tasks: Sequence[PieceStep], wholes: Sequence[WholeMatrices]) -> list[Array]:
     """Return what works make of whole tensors, and of that what is here: each device does all of it."""
     cuts = [_cuts(*each) for each in zip(tasks, wholes, strict=True)]
     brought = [one._replace(terms=_brought(one.terms, own)) for one, own in zip(wholes, cuts, strict=True)]
-    made = zip(worked(jnp, brought, jax.typeof), wholes, cuts, strict=True)
+    made = zip(apply_works(jnp, brought, jax.typeof), wholes, cuts, strict=True)
     return [_taken(x, one.terms.shape, own) for x, one, own in made]
 
 
-def _cuts(task: Task, request: Whole) -> list[tuple[int, Axes]]:
+def _cuts(task: PieceStep, request: WholeMatrices) -> list[tuple[int, Axes]]:
     """Return the dimensions that have to be whole and are cut, and the axes that cut them."""
     return [(d, task.cut[d]) for d in sorted(request.kept + request.summed) if task.cut and task.cut[d]]
 
@@ -141,7 +141,7 @@ def _taken(x: Array, shape: Shape, cuts: Sequence[tuple[int, Axes]]) -> Array:
     return x
 
 
-def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Array]) -> dict[Place, Array]:
+def _totals(tasks: Sequence[PieceStep], requests: Round, sums: dict[Place, Array]) -> dict[Place, Array]:
     by_axes: dict[Axes, dict[Place, Array]] = {}
     for (i, k), value in sums.items():
         by_axes.setdefault(tasks[i].axes_of(requests[i][k]), {})[i, k] = value
@@ -150,22 +150,24 @@ def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Array]) ->
     return sums
 
 
-def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Array]) -> dict[int, tuple[Array, ...] | None]:
+def _answers(
+    tasks: Sequence[PieceStep], requests: Round, totals: dict[Place, Array]
+) -> dict[int, tuple[Array, ...] | None]:
     of_model = [
         jax.tree.map(lambda x: jnp.reshape(x, ()), total)  # tensors of any number of dimensions are added to it
         for (i, k), total in totals.items()
-        if isinstance(requests[i][k], ModelSum)
+        if isinstance(requests[i][k], ModelSquares)
     ]
     model: Array = sum(of_model[1:], of_model[0]) if of_model else None
 
     def answer(i: int, k: int, request: Request) -> Array:
-        total, n = model if isinstance(request, ModelSum) else totals[i, k], _divisor(tasks[i], request)
+        total, n = model if isinstance(request, ModelSquares) else totals[i, k], _divisor(tasks[i], request)
         return total if n == 1 or isinstance(total, Root) else total / n
 
     return {i: tuple(answer(i, k, one) for k, one in enumerate(own)) for i, own in requests.items()}
 
 
-def _divisor(task: Task, request: Request) -> int:
+def _divisor(task: PieceStep, request: Request) -> int:
     return max(1, task.entries(request)) if isinstance(request, MEANS) else 1
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from layerwise.jax._types import Dtype
 
 
-def together(*kinds: Dtype) -> Dtype:
+def common_dtype(*kinds: Dtype) -> Dtype:
     """Return the dtype that holds the numbers of all of these dtypes or arrays."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*kinds)
@@ -22,9 +22,9 @@ def real(dtype: Dtype) -> Dtype:
     return jnp.finfo(dtype).dtype
 
 
-def arithmetic(dtype: Dtype) -> Dtype:
+def arithmetic_dtype(dtype: Dtype) -> Dtype:
     """Return the dtype of the arithmetic for parameters of this dtype: at least single precision."""
-    return together(dtype, jnp.float32)
+    return common_dtype(dtype, jnp.float32)
 
 
 def mixing(arrays: Iterable[object]) -> AbstractContextManager[object]:

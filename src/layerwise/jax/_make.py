@@ -16,11 +16,11 @@ from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Transformation
 from layerwise.jax._types import Dtype, Tree
 from layerwise.options.checks import Check, flag, number
-from layerwise.options.names import OPTAX, is_pair, pair
+from layerwise.options.names import OPTAX, checked_pair, is_pair
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar
 from layerwise.rules.adafactor import EPS1, Adafactor
-from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
+from layerwise.storage.options import OPTIONS, RequestedStorage, check_fits, requested_storage
 
 Rate = float | jax.Array | Callable[[Any], Any]
 """A number, also a traced one, or a schedule: a function of the count of steps taken, as in optax."""
@@ -48,14 +48,14 @@ def make(name: str, state: type, given: dict[str, Any]) -> optax.GradientTransfo
     return optax.GradientTransformationExtraArgs(made.init, made.update)
 
 
-def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
+def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> RequestedStorage:
     if is_traced(given["seed"]):
         way_out = "Under inject_hyperparams, name it among static_args."
         raise HyperparameterError(sentence("seed", "known when the step is traced", given["seed"], way_out))
     # inject_hyperparams takes a dtype for a schedule, because it is callable, and passes the dtype's result.
     dtype = given["state_dtype"]
     stored = {"state_dtype": dtype.dtype.name if isinstance(dtype, jax.Array) else dtype, "seed": given["seed"] or 0}
-    want = wanted({name: given[name] for name in OPTIONS} | stored, rule)
+    want = requested_storage({name: given[name] for name in OPTIONS} | stored, rule)
     # optax's argument is float32 by default.
     if any(dtype != "float32" for dtype in h.state_dtypes().values()):
         check_fits(want, h, "dtype_momentum")
@@ -68,8 +68,8 @@ def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
 def _by_option(h: type[Hyper], given: dict[str, Any]) -> dict[str, object]:
     """Return the options of a rule, by their own names, from optax's arguments, which may have another form."""
     found = {
-        option: pair(h, option, names, given, is_traced) if is_pair(names) else given[names[0]]
-        for option, names in OPTAX.of(h).items()
+        option: checked_pair(h, option, names, given, is_traced) if is_pair(names) else given[names[0]]
+        for option, names in OPTAX.renamed_options(h).items()
     }
     adjusted = ADJUSTED[h.optimizer](given) if h.optimizer in ADJUSTED else {}
     return {**given, **found, **adjusted}

@@ -17,8 +17,8 @@ from layerwise.jax import _trees
 from layerwise.jax._drive import Axes, Cut, size, varying
 from layerwise.jax._trees import Leaves
 from layerwise.jax._types import Array, Dtype, Tree
-from layerwise.layout.pieces import Layout, Piece, divided
-from layerwise.rules.asks import Shape
+from layerwise.layout.pieces import Layout, Piece, sharded_layout
+from layerwise.rules.requests import Shape
 
 WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'
 
@@ -65,7 +65,7 @@ def _parts(shape: Shape, cut: Cut) -> Shape:
 def shard_layout(rule: ModuleType, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
     """Return the layout of a shard, with the settings that were fitted to the whole tensor."""
     pieces = []
-    for piece in divided(layout, _parts(shape, cut), replicas=0).pieces:
+    for piece in sharded_layout(layout, _parts(shape, cut), replicas=0).pieces:
         part = piece.part
         if part is not None and not part.drop and cut[part.axis]:
             raise ParameterError(

@@ -20,29 +20,29 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from layerwise.drivers.requests import sum_of_squares
-from layerwise.jax._dtypes import real, together
+from layerwise.drivers.partial_sums import sum_of_squares
+from layerwise.jax._dtypes import common_dtype, real
 from layerwise.jax._types import Array, Dtype
 from layerwise.rules.arrays import is_complex
-from layerwise.rules.asks import Shape
+from layerwise.rules.requests import Shape
 from layerwise.rules.scalars import root
 
 
-class Columns(NamedTuple):
+class ScaledSquares(NamedTuple):
     """A sum of squares: a partial sum or a total, with one number for each block."""
 
     plain: Array
     raised: Array  # for numbers whose squares are too small: the sum times `factor` squared
     lowered: Array  # for numbers whose squares are too large: the sum divided by it
 
-    def __add__(self, other: Array) -> Columns:
-        return Columns(*(x + y for x, y in zip(self, other, strict=True)))
+    def __add__(self, other: Array) -> ScaledSquares:
+        return ScaledSquares(*(x + y for x, y in zip(self, other, strict=True)))
 
-    def __truediv__(self, n: Array) -> Columns:
-        return Columns(*(x / n for x in self))
+    def __truediv__(self, n: Array) -> ScaledSquares:
+        return ScaledSquares(*(x / n for x in self))
 
 
-class Limits(NamedTuple):
+class SquareLimits(NamedTuple):
     """The range of sums that the first column represents precisely, and the factor of the other two."""
 
     low: float
@@ -52,7 +52,7 @@ class Limits(NamedTuple):
 
 
 @cache
-def limits(dtype: Dtype) -> Limits:
+def limits(dtype: Dtype) -> SquareLimits:
     """Return the limits of a floating-point dtype.
 
     The factor raises the smallest number so that its square is normal, and lowers the largest so that its squares can
@@ -61,7 +61,7 @@ def limits(dtype: Dtype) -> Limits:
     own = jnp.finfo(dtype)
     power = own.nmant - own.minexp // 2
     low, high = 2.0 ** (-own.maxexp // 2 - 12), 2.0 ** (own.maxexp - 8)
-    return Limits(low, high, 2.0**power, float(own.max))
+    return SquareLimits(low, high, 2.0**power, float(own.max))
 
 
 class Root(NamedTuple):
@@ -76,7 +76,7 @@ def has_float64() -> bool:
 
 
 @partial(jax.jit, static_argnums=(1, 2), inline=True)
-def measured(x: Array, dims: Shape, entries: int | None) -> Columns | Root:
+def sum_squares(x: Array, dims: Shape, entries: int | None) -> ScaledSquares | Root:
     """Return the sum of squares over these dimensions, which are kept with size 1.
 
     For a complete total, `entries` is the number to divide it by before taking the root. Jitted, so that code shared by
@@ -88,14 +88,14 @@ def measured(x: Array, dims: Shape, entries: int | None) -> Columns | Root:
     dtype = real(x.dtype)
     its = limits(dtype)
     with jax.enable_x64(True):
-        squares = sum_of_squares(jnp, x.astype(together(x.dtype, jnp.float64)), dims)
+        squares = sum_of_squares(jnp, x.astype(common_dtype(x.dtype, jnp.float64)), dims)
         if entries is None:
             others = squares * its.factor * its.factor, squares / its.factor / its.factor
-            return Columns(*(one.astype(dtype) for one in (squares, *others)))
+            return ScaledSquares(*(one.astype(dtype) for one in (squares, *others)))
         return Root(_divided(root(INLINED, squares / entries), 1.0, its).astype(dtype))
 
 
-def _in_one_pass(x: Array, dims: Shape) -> Columns:
+def _in_one_pass(x: Array, dims: Shape) -> ScaledSquares:
     if is_complex(x):
         return _in_one_pass(x.real, dims) + _in_one_pass(x.imag, dims)
     its = limits(x.dtype)
@@ -104,10 +104,10 @@ def _in_one_pass(x: Array, dims: Shape) -> Columns:
         # The bounds keep compilers from scaling the squares instead, and keep derivatives of unused columns finite.
         return sum_of_squares(jnp, jnp.clip(x * factor, -its.largest, its.largest), dims)
 
-    return Columns(sum_of_squares(jnp, x, dims), scaled(its.factor), scaled(1 / its.factor))
+    return ScaledSquares(sum_of_squares(jnp, x, dims), scaled(its.factor), scaled(1 / its.factor))
 
 
-def length(squares: Columns | Root) -> Array:
+def length(squares: ScaledSquares | Root) -> Array:
     """Return the root: finite, and not 0 for finite numbers that are not all 0."""
     if isinstance(squares, Root):
         return squares.value
@@ -119,7 +119,7 @@ def length(squares: Columns | Root) -> Array:
     return _divided(found, scale, its)
 
 
-def _divided(norm: Array, scale: Array, its: Limits) -> Array:
+def _divided(norm: Array, scale: Array, its: SquareLimits) -> Array:
     """Return a norm of scaled numbers as the norm of the numbers, which fits the dtype if they are finite."""
     found = norm / scale
     return _select(found <= its.largest, found, _select(norm < inf, its.largest, norm))

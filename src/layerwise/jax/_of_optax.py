@@ -11,7 +11,7 @@ import optax
 
 from layerwise.errors import StateError, warn
 from layerwise.jax import optimizers
-from layerwise.jax._forms import RULES, filled_in, held_of, like_theirs, own_of
+from layerwise.jax._state_conversion import RULES, companions_of, like_theirs, own_of, state_with_trees
 from layerwise.jax._storage import Grouped, MasterState
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.jax._types import Array, Tree
@@ -41,7 +41,7 @@ def _is_masked(x: Tree) -> bool:
     return isinstance(x, optax.MaskedNode)
 
 
-def from_kinds(whole: Tree, state: Tree, params: Tree, used: list[int]) -> Tree:
+def from_optax_states(whole: Tree, state: Tree, params: Tree, used: list[int]) -> Tree:
     """Return our state, converted from optax's state for these parameters."""
     ours, leaves = own_of(whole), parameters(params)
     if type(ours) not in OF_OPTAX:
@@ -58,10 +58,10 @@ def from_kinds(whole: Tree, state: Tree, params: Tree, used: list[int]) -> Tree:
     # Without a count: optax counts the steps of a momentum only for schedules.
     counting = [*found_in(state, is_one_of(*COUNTED)), *found_in(state, is_injected)]
     counts += [*(one.count for one in counting), jnp.ones((), jnp.int32)]
-    return filled_in(whole, leaves, counts[0], trees, held_of(whole, leaves))
+    return state_with_trees(whole, leaves, counts[0], trees, companions_of(whole, leaves))
 
 
-def to_kind(one: Tree, ours: Sequence[Tree], params: Tree) -> Tree:
+def to_optax_state(one: Tree, ours: Sequence[Tree], params: Tree) -> Tree:
     """Return a part of optax's state with the values of one of our states for the same parameters."""
     name = type(one).__name__
     parts, turned = KINDS.get(name, ((), lambda *_: ()))
@@ -83,7 +83,7 @@ def to_kind(one: Tree, ours: Sequence[Tree], params: Tree) -> Tree:
     return one._replace(**found, **({"count": state.count} if "count" in one._fields else {}))
 
 
-def with_numbers(one: Tree, state: Tree) -> Tree:
+def with_injected_numbers(one: Tree, state: Tree) -> Tree:
     """Return a state of injected hyperparameters with the numbers injected in another state, if it is the only one."""
     others = found_in(state, is_injected)
     if len(others) != 1:

@@ -27,7 +27,7 @@ def is_traced(value: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Options:
+class TracedOptions:
     """Checked settings, and the options among them that are traced."""
 
     h: Hyper
@@ -73,7 +73,7 @@ def _as(value: object, dtype: Dtype) -> Array:
     return value.astype(dtype).reshape(()) if isinstance(value, jax.Array) else value
 
 
-def options(cls: type[Hyper], given: Mapping[str, object], arguments: Mapping[str, str]) -> Options:
+def options(cls: type[Hyper], given: Mapping[str, object], arguments: Mapping[str, str]) -> TracedOptions:
     """Return the Hyper of the given options; traced numbers are trusted, everything else is checked."""
     traced: dict[str, Scalar] = {}
     checkable: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def options(cls: type[Hyper], given: Mapping[str, object], arguments: Mapping[st
             value = _stood_in(argument, value, False if spec.name in STATIC else stand_in)
         checkable[spec.name] = cls.check(spec.name, value, argument, arguments)
     make = cast("Callable[..., Hyper]", cls)
-    return Options(make(**checkable), traced, arguments)
+    return TracedOptions(make(**checkable), traced, arguments)
 
 
 def _stood_in(name: str, value: Scalar, stand_in: Scalar) -> Scalar:

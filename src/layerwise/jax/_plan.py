@@ -22,20 +22,20 @@ import numpy as np
 from layerwise.errors import ParameterError
 from layerwise.jax import _mesh
 from layerwise.jax._bits import BITS, rounded
-from layerwise.jax._drive import Cut, Task, size
-from layerwise.jax._dtypes import arithmetic, real, together
-from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, numbers, stored, unread, weights_of
+from layerwise.jax._drive import Cut, PieceStep, size
+from layerwise.jax._dtypes import arithmetic_dtype, common_dtype, real
+from layerwise.jax._storage import LOW, Grouped, Shape, companion_dtype, formatted_array, numbers, unread, weights_of
 from layerwise.jax._types import Array, Dtype
 from layerwise.layout.pieces import Layout, elementwise, kept_dims
-from layerwise.rules.asks import Now, Stepped
+from layerwise.rules.requests import Now, Stepped
 from layerwise.rules.states import is_signed
-from layerwise.storage import STATE, WEIGHTS, groups
+from layerwise.storage import STATE, WEIGHTS, quantized_groups
 from layerwise.storage.bits import WORD, Key, key_of
 from layerwise.storage.coded import CODED, coded_of
-from layerwise.storage.forms import chosen, scales_of
+from layerwise.storage.formatted_arrays import FormattedArray
 from layerwise.storage.index import Index, index_of
-from layerwise.storage.options import Wanted
-from layerwise.storage.stored import Stored
+from layerwise.storage.options import RequestedStorage
+from layerwise.storage.state_dtypes import scales_of, stored_dtype
 
 MOST = 1 << 32  # the largest tensor whose elements 32-bit integers can count
 
@@ -50,12 +50,12 @@ class Plan:
     layout: Layout
     cut: Cut
     decayed: bool
-    want: Wanted
+    want: RequestedStorage
 
     @cached_property
     def dtype(self) -> Dtype:
         """The dtype of the arithmetic and of the state: at least single precision."""
-        return arithmetic(self.p.dtype)
+        return arithmetic_dtype(self.p.dtype)
 
     @cached_property
     def shapes(self) -> dict[str, Shape | None]:
@@ -91,7 +91,7 @@ class Plan:
     def _dtype_of(self, field: str) -> str | None:
         """Return the name of the dtype that stores a field; None is the dtype of the arithmetic."""
         own, alike = self.dtype.name, self._alike[field] and not jnp.iscomplexobj(self.p)
-        found = chosen(self.want, field, own, self._settled(field), alike, self._whole).dtype
+        found = stored_dtype(self.want, field, own, self._settled(field), alike, self._whole).dtype
         if found in CODED:
             self._check_groups()
         return None if found == own else found
@@ -101,28 +101,28 @@ class Plan:
         here = tuple(self.p.shape)
         row = prod(here[1:]) if len(here) > 1 else here[0]
         for d, axes in enumerate(self.cut):
-            if axes and (d > 0 or len(here) == 1) and (d > 1 or row % groups.GROUP):
+            if axes and (d > 0 or len(here) == 1) and (d > 1 or row % quantized_groups.GROUP):
                 way_out = "Shard its first dimension, or store this part of the state in bfloat16."
                 raise ParameterError(
-                    f"{self.name} is sharded along dimension {d} over {axes}, which splits groups of {groups.GROUP} "
-                    f"elements that share a scale. {way_out}"
+                    f"{self.name} is sharded along dimension {d} over {axes}, which splits groups of "
+                    f"{quantized_groups.GROUP} elements that share a scale. {way_out}"
                 )
 
     def held(self) -> Array:
         """Return the initial companion of the weights, or None."""
-        dtype = beside_of(self.p, self.want.master)
+        dtype = companion_dtype(self.p, self.want.master)
         if dtype == "float32":
             return jnp.asarray(self.p).astype(dtype)
         return None if dtype is None else _mesh.zeros(self.p, self.cut, tuple(self.p.shape), dtype)
 
     # ---- a step
 
-    def tasks(self, g: Array, state: Sequence[Array], held: Array, now: Now) -> Iterator[Task]:
+    def tasks(self, g: Array, state: Sequence[Array], held: Array, now: Now) -> Iterator[PieceStep]:
         """Yield the step of each piece."""
         for piece in self.layout.pieces:
             arrays = tuple(unread(x, piece.view) for x in (weights_of(self.p, held), g, *state))
             cut = _mesh.cut_of_piece(self.cut, piece)
-            yield Task(self.rule, piece.h, piece.shape, piece.block_dims, arrays, now, self.dtype, cut)
+            yield PieceStep(self.rule, piece.h, piece.shape, piece.block_dims, arrays, now, self.dtype, cut)
 
     def moved(self, stepped: Sequence[Stepped], g: Array, held: Array, t: Array) -> tuple[Array, Array]:
         """Return the update of the parameter, and the companion of its weights.
@@ -131,7 +131,7 @@ class Plan:
         """
         move = self._joined([reduce(add, [a * x for a, x in one.moves]) for one in stepped], self.p.shape)
         if held is None and (self.p.dtype not in LOW or self.want.rounding is None):
-            return move.astype(together(self.p, g)), None
+            return move.astype(common_dtype(self.p, g)), None
         before = BITS.as_floats(self.p)
         after, beside = self._rounded(BITS.as_floats(numbers(weights_of(self.p, held))) + move, held, t)
         return after - before, beside
@@ -164,7 +164,7 @@ class Plan:
         codes, scale = self._stored(old.codes, old.scale, key).encode(new, t)
         return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
 
-    def measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Array]:
+    def measured(self, stepped: Sequence[Stepped], tasks: Sequence[PieceStep]) -> dict[str, Array]:
         """Return the measurements of the pieces, joined: numbers, or arrays with one number per block."""
         each = [task.measured(one) for one, task in zip(stepped, tasks, strict=True)]
         joined = {key: jnp.concatenate([one[key] for one in each]) for key in each[0]}
@@ -182,9 +182,9 @@ class Plan:
     def _key(self, whose: str, lower: bool = False) -> Key:
         return key_of(self.want.seed, self.name.replace("/", "."), whose, lower)
 
-    def _stored(self, array: Array, beside: Array, key: Key | None) -> Stored:
+    def _stored(self, array: Array, beside: Array, key: Key | None) -> FormattedArray:
         """Return an array in its format, rounded by the random bits of a key, or to nearest."""
-        return stored(array, beside) if key is None else stored(array, beside, key, self._index())
+        return formatted_array(array, beside) if key is None else formatted_array(array, beside, key, self._index())
 
     def _index(self) -> Index:
         """Return the indices of the elements in the whole tensor. Only the device knows where its part begins."""

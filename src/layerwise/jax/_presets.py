@@ -8,7 +8,7 @@ from typing import Any
 
 import optax
 
-from layerwise.catalog.presets import by_name, find
+from layerwise.catalog.presets import arguments_by_name, find_preset
 from layerwise.catalog.registry import ENTRIES
 from layerwise.jax import optimizers
 from layerwise.options.arguments import OWN_FORM
@@ -28,9 +28,13 @@ def preset(name: str, /, **overrides: object) -> dict[str, Any]:
     >>> preset("timm.Lars", momentum=0.9)["momentum"]
     0.9
     """
-    one = find(name)
+    one = find_preset(name)
     h = ENTRIES[one.optimizer].hyper
-    theirs = {**OPTAX.called(h, optax_defaults(h)), **_defaults_of_others(h), **OPTAX.called(h, one.options)}
+    theirs = {
+        **OPTAX.as_arguments(h, optax_defaults(h)),
+        **_defaults_of_others(h),
+        **OPTAX.as_arguments(h, one.options),
+    }
     return {**theirs, **overrides}
 
 
@@ -42,8 +46,8 @@ def like(name: str, /, *args: object, **options: object) -> optax.GradientTransf
         *args: Arguments of the preset's function, such as `lamb`.
         **options: Arguments of that function, in place of the preset's or besides them.
     """
-    make = getattr(optimizers, find(name).optimizer.lower())
-    unnamed, given = by_name(make, args, options)
+    make = getattr(optimizers, find_preset(name).optimizer.lower())
+    unnamed, given = arguments_by_name(make, args, options)
     made: optax.GradientTransformationExtraArgs = make(*unnamed, **{**preset(name), **given})
     return made
 
@@ -52,7 +56,7 @@ def _defaults_of_others(h: type[Hyper]) -> dict[str, Any]:
     """Return the defaults of the other APIs, if optax's, which this function has, differ."""
     here = inspect.signature(getattr(optimizers, h.__name__.lower())).parameters
     special = {"learning_rate", *(one.name for one in OWN_FORM.get(h.__name__, ()))}
-    theirs = OPTAX.called(h, {one.name: one.default for one in fields(h)})
+    theirs = OPTAX.as_arguments(h, {one.name: one.default for one in fields(h)})
     return {
         name: value
         for name, value in theirs.items()

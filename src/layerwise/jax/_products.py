@@ -5,15 +5,15 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from layerwise.jax._dtypes import arithmetic
+from layerwise.jax._dtypes import arithmetic_dtype
 from layerwise.jax._types import Array, Dtype
 
 ON = {"gpu": "float16", "tpu": "bfloat16"}  # the 16-bit dtype that each multiplies faster than float32
 
 
-def quick(dtype: Dtype) -> str | None:
+def fast_product_dtype(dtype: Dtype) -> str | None:
     """Return the dtype in which devices multiply faster than in float32, or None."""
-    return ON.get(jax.default_backend()) if arithmetic(dtype) == jnp.float32 else None
+    return ON.get(jax.default_backend()) if arithmetic_dtype(dtype) == jnp.float32 else None
 
 
 def multiplies(x: Array, dtype: str) -> Dtype:
@@ -24,4 +24,4 @@ def multiplies(x: Array, dtype: str) -> Dtype:
 
 def product(x: Array, y: Array) -> Array:
     """Return the product of matrices in the dtype of the sum, at least float32."""
-    return jnp.matmul(x, y, preferred_element_type=arithmetic(x.dtype))
+    return jnp.matmul(x, y, preferred_element_type=arithmetic_dtype(x.dtype))

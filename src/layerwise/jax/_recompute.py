@@ -21,17 +21,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drivers.requests import Requests, next_requests
+from layerwise.drivers.partial_sums import Requests, next_requests
 from layerwise.jax._norms import length
 from layerwise.jax._products import multiplies, product
 from layerwise.jax._types import Array, Tree
 from layerwise.options.settings import H
-from layerwise.rules.asks import Request, Shape
+from layerwise.rules.requests import Request, Shape
 
 RUNS = 64  # above the number of one tensor's runs
 
 
-class Namespace:
+class UnmergedSums:
     """jax.numpy, except for sums of sums: XLA would merge them into sums of the first terms, and compute these
     again.
     """
@@ -55,7 +55,7 @@ class Namespace:
         return jax.lax.select(*jnp.broadcast_arrays(condition, x, y))
 
 
-class First(Namespace):
+class StepRun(UnmergedSums):
     """The namespace of the run that makes the step. It remembers the new state."""
 
     def __init__(self) -> None:
@@ -72,10 +72,10 @@ class First(Namespace):
         return state
 
 
-class Again(Namespace):
+class SumRun(UnmergedSums):
     """The namespace of a run for a sum, which already has the new state."""
 
-    def __init__(self, first: First, hide: _Hide) -> None:
+    def __init__(self, first: StepRun, hide: _Hide) -> None:
         self._made, self._hide = iter(first.made), hide
 
     def final(self, *state: Array) -> tuple[Array, ...]:
@@ -87,14 +87,14 @@ class Again(Namespace):
         return x if high is None else jnp.minimum(x, self._hide.array(high))
 
 
-class Own(float):
+class RunConstant(float):
     """A number of one run: exact among numbers, and a constant that no other run shares as soon as it meets an
     array.
     """
 
     hidden: Callable[[Array], Array]
 
-    def __new__(cls, x: float, hidden: Callable[[Array], Array]) -> Own:
+    def __new__(cls, x: float, hidden: Callable[[Array], Array]) -> RunConstant:
         own = super().__new__(cls, x)
         own.hidden = hidden
         return own
@@ -102,25 +102,25 @@ class Own(float):
     def __jax_array__(self) -> Array:
         return self.hidden(float(self))
 
-    def __neg__(self) -> Own:
-        return Own(-float(self), self.hidden)
+    def __neg__(self) -> RunConstant:
+        return RunConstant(-float(self), self.hidden)
 
 
-def _operator(name: str) -> Callable[[Own, Array], Array]:
+def _operator(name: str) -> Callable[[RunConstant, Array], Array]:
     plain: Any = getattr(float, name)
 
-    def operator(self: Own, other: Array) -> Array:
+    def operator(self: RunConstant, other: Array) -> Array:
         if isinstance(other, jax.Array):
             return getattr(self.__jax_array__(), name)(other)
         found = plain(self, other)
-        return Own(found, self.hidden) if isinstance(found, float) else found
+        return RunConstant(found, self.hidden) if isinstance(found, float) else found
 
     return operator
 
 
 for _sign in ("add", "sub", "mul", "truediv", "pow"):
     for _side in ("", "r"):
-        setattr(Own, f"__{_side}{_sign}__", _operator(f"__{_side}{_sign}__"))
+        setattr(RunConstant, f"__{_side}{_sign}__", _operator(f"__{_side}{_sign}__"))
 
 
 class _Hide:
@@ -137,7 +137,7 @@ class _Hide:
 
     def _leaf(self, x: Array) -> Array:
         if isinstance(x, float):
-            return Own(x, self.array)
+            return RunConstant(x, self.array)
         return self.array(x) if hasattr(x, "dtype") else x
 
     def array(self, x: Array) -> Array:
@@ -150,11 +150,11 @@ def _apart(x: Array, key: object) -> Array:
     return jax.lax.optimization_barrier((x, jnp.int32(key)))[0]
 
 
-class Running:
+class RunningRule:
     """The running rule of a task. If it recomputes, each large array that is summed comes from a run of its own."""
 
     def __init__(self, task: Any, number: int) -> None:
-        self._task, self._first = task, First()
+        self._task, self._first = task, StepRun()
         self._rule = task.start(self._first)
         self._answers: list[tuple[Array, ...]] = []
         self._keys = count(RUNS * number)
@@ -182,7 +182,7 @@ class Running:
         hidden = replace(
             self._task, arrays=hide(self._task.arrays), now=hide(self._task.now), h=hide.options(self._task.h)
         )
-        rule = hidden.start(Again(self._first, hide))
+        rule = hidden.start(SumRun(self._first, hide))
         requests = next_requests(rule, None)
         for answer in self._answers:
             requests = next_requests(rule, hide(tuple(answer)))

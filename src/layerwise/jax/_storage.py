@@ -13,10 +13,10 @@ from layerwise.jax._types import Array, Tree
 from layerwise.storage import Format
 from layerwise.storage.bits import Key
 from layerwise.storage.coded import CODED, coded_of
-from layerwise.storage.forms import scales_of
+from layerwise.storage.formatted_arrays import FormattedArray
 from layerwise.storage.index import Index, index_of
-from layerwise.storage.stored import Stored
-from layerwise.storage.weights import BESIDE
+from layerwise.storage.sixteen_bits import BESIDE
+from layerwise.storage.state_dtypes import scales_of
 
 Shape = tuple[int, ...]
 LOW = (jnp.bfloat16, jnp.float16)
@@ -69,16 +69,18 @@ def weights_of(p: Array, held: Array) -> Array:
 
 def numbers(x: Array) -> Array:
     """Return an array, or an array with its companion, as numbers."""
-    return stored(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
+    return formatted_array(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
 
 
-def stored(array: Array, beside: Array = None, key: Key | None = None, index: Index | None = None) -> Stored:
+def formatted_array(
+    array: Array, beside: Array = None, key: Key | None = None, index: Index | None = None
+) -> FormattedArray:
     """Return an array in its format; random bits, if needed, depend on its place in the whole."""
     shape, form = tuple(array.shape), Format(beside, key, coded_of(array.dtype.name))
-    return Stored(array, form, index or index_of(shape), min(1, len(shape) - 1), BITS)
+    return FormattedArray(array, form, index or index_of(shape), min(1, len(shape) - 1), BITS)
 
 
-def beside_of(p: Array, master: Array) -> str | None:
+def companion_dtype(p: Array, master: Array) -> str | None:
     """Return the dtype of the companions that `master_weights` keeps for a parameter, or None."""
     return BESIDE[master].dtype if master and p.dtype in LOW else None
 
@@ -106,9 +108,9 @@ def _check_stored(what: str, x: Array, dtypes: list[str], shape: Shape | None) -
         raise StateError(f"the {what} must be {must}, but are {shown(x)}. {WAY_OUT}")
 
 
-def check_held(name: str, p: Array, held: Array, master: Array) -> None:
+def check_companions(name: str, p: Array, held: Array, master: Array) -> None:
     """Raise if the companions of the weights do not have the form of `master_weights`."""
-    wanted = beside_of(p, master)
+    wanted = companion_dtype(p, master)
     found = None if held is None else getattr(held, "dtype", type(held))
     if found != wanted or (held is not None and tuple(jnp.shape(held)) != tuple(p.shape)):
         allowed = f"{wanted} of the shape {tuple(p.shape)}, as {name} needs it"

@@ -11,23 +11,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.catalog.hidden import is_vector, warn_of_others
+from layerwise.catalog.hidden_matrices import is_misplaced_vector, warn_of_nonhidden
 from layerwise.errors import ParameterError, StateError, a, sentence
 from layerwise.jax import _mesh, _trees
-from layerwise.jax._drive import Axes, Cut, driven
-from layerwise.jax._dtypes import arithmetic, mixing, real
-from layerwise.jax._options import Options, is_traced
+from layerwise.jax._drive import Axes, Cut, drive_rules
+from layerwise.jax._dtypes import arithmetic_dtype, mixing, real
+from layerwise.jax._options import TracedOptions, is_traced
 from layerwise.jax._plan import Plan
-from layerwise.jax._products import quick
-from layerwise.jax._storage import WAY_OUT, MasterState, check_held, check_part
+from layerwise.jax._products import fast_product_dtype
+from layerwise.jax._storage import WAY_OUT, MasterState, check_companions, check_part
 from layerwise.jax._trees import Leaves
 from layerwise.jax._types import Array, Tree
 from layerwise.layout.blocks import Blocks, as_blocks
 from layerwise.layout.pieces import lay_out
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 from layerwise.rules.states import is_signed
-from layerwise.storage.options import Wanted
+from layerwise.storage.options import RequestedStorage
 
 MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one quantity
 OTHERS = 'Step them with AdamW: optax.partition({"muon": muon(…), "rest": adamw(…)}, labels).'
@@ -39,8 +39,8 @@ class Transformation:
 
     rule: ModuleType
     state: type[Any]
-    options: Options
-    want: Wanted
+    options: TracedOptions
+    want: RequestedStorage
     stats: bool
     axes: Axes
     given: Mapping[str, Any]  # arguments, of which masks, blocks and specs are by leaf
@@ -50,8 +50,8 @@ class Transformation:
     def init(self, params: Tree) -> Tree:
         leaves = _trees.parameters(params)
         plans, h = self._plans(params, leaves), self.options.fitted_to(jnp.float32)
-        if vectors := [plan.name for plan in plans if is_vector(h, plan.p.shape)]:
-            warn_of_others(h.optimizer, vectors, OTHERS)
+        if vectors := [plan.name for plan in plans if is_misplaced_vector(h, plan.p.shape)]:
+            warn_of_nonhidden(h.optimizer, vectors, OTHERS)
         # Momentum is kept only if it is on, and then for parameters of any shape.
         could_be = self.rule.shapes(h.fit((), (), 1.0), ())._asdict()
         trees = [
@@ -69,7 +69,7 @@ class Transformation:
             p, count = jnp.zeros(plan.p.shape, plan.p.dtype), jnp.zeros((), jnp.int32)
             own, now = replace(plan, p=p), self._now(count, _counted(count), plan.decayed, real(plan.dtype))
             tasks = [*own.tasks(p, [own.fresh(field) for field in own.shapes], None, now)]
-            return own.measured(driven(tasks), tasks)
+            return own.measured(drive_rules(tasks), tasks)
 
         with mixing([plan.p]):
             measured = jax.eval_shape(first)
@@ -90,14 +90,14 @@ class Transformation:
         own = self._own(state)
         plans = self._plans(params, leaves)
         stored, held = self._stored(plans, leaves, own), self._held(plans, leaves, state)
-        stats = _trees.measured(leaves, own.stats) if self.stats else []
+        stats = _trees.measurements_by_parameter(leaves, own.stats) if self.stats else []
         moves = [jnp.zeros_like(plan.p) for plan in plans]  # for those without a gradient
         due = [i for i, g in enumerate(grads) if g is not None]
         t = _counted(own.count)
         now = cache(partial(self._now, own.count, t))
         nows = [now(plan.decayed, real(plan.dtype)) for plan in plans]
         tasks = {i: list(plans[i].tasks(grads[i], stored[i], held[i], nows[i])) for i in due}
-        done = iter(driven([task for each in tasks.values() for task in each]))
+        done = iter(drive_rules([task for each in tasks.values() for task in each]))
         for i, each in tasks.items():
             stepped = [next(done) for _ in each]
             moves[i], held[i] = plans[i].moved(stepped, grads[i], held[i], t)
@@ -113,12 +113,12 @@ class Transformation:
         """Return the gradients in place of the parameters, if only their shapes and dtypes are needed."""
         h = self.options.h
         decay = self.options.traced.get("weight_decay", h.weight_decay)
-        usual = Wanted(seed=self.want.seed).words()
+        usual = RequestedStorage(seed=self.want.seed).as_options()
         reading = ["the step"] if h.reads_weights else []
         if is_traced(decay) or callable(decay) or decay != 0:
             name = self.options.arguments.get("weight_decay", "weight_decay")
             reading.append(f"a step with `{name}`, unless that is known to be 0 when the step is traced,")
-        reading += [f"a step with `{name}`" for name, value in self.want.words().items() if value != usual[name]]
+        reading += [f"a step with `{name}`" for name, value in self.want.as_options().items() if value != usual[name]]
         if reading:
             raise ParameterError(f"{reading[0]} depends on the parameters. Call update(updates, state, params).")
         return updates
@@ -146,7 +146,7 @@ class Transformation:
     def _held(self, plans: list[Plan], leaves: Leaves, state: Tree) -> list[Array]:
         held = _trees.of_state(leaves, "weights", state.weights if self.want.master else None)
         for plan, one in zip(plans, held, strict=True):
-            check_held(plan.name, plan.p, one, self.want.master)
+            check_companions(plan.name, plan.p, one, self.want.master)
         return held
 
     def _stored(self, plans: list[Plan], leaves: Leaves, own: Tree) -> list[list[Array]]:
@@ -176,7 +176,7 @@ class Transformation:
         adapted, blocks = by_leaf("trust_ratio_mask", _trees.flag, True), by_leaf("blocks", _blocks, None)
         cuts, fitted = _mesh.cuts(self.axes, self.given["specs"], params, leaves), cache(self.options.fitted_to)
         rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, cuts, strict=True)
-        return [self._plan(fitted(real(arithmetic(row[1].dtype))), *row) for row in rows]
+        return [self._plan(fitted(real(arithmetic_dtype(row[1].dtype))), *row) for row in rows]
 
     def _plan(
         self, h: Hyper, name: str, p: Array, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut
@@ -186,7 +186,9 @@ class Transformation:
         if jnp.iscomplexobj(p) and h.value_bounds is not None:
             raise ParameterError(f"{name} is complex, but max_grad_value clips real numbers only. Drop one.")
         here, eps = tuple(p.shape), float(jnp.finfo(p.dtype).eps)
-        layout = lay_out(name, self.rule, h.on(quick(p.dtype)), _mesh.whole_shape(here, cut), blocks, eps)
+        layout = lay_out(
+            name, self.rule, h.with_fast_dtype(fast_product_dtype(p.dtype)), _mesh.whole_shape(here, cut), blocks, eps
+        )
         if any(cut):
             layout = _mesh.shard_layout(self.rule, layout, name, here, cut)
         return Plan(self.rule, name, p, layout, cut, decayed, self.want)

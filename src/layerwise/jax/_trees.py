@@ -140,7 +140,7 @@ def of_state(leaves: Leaves, part: str, tree: Tree) -> list[Array]:
     return [_array(part, one, StateError) for one in found]
 
 
-def measured(leaves: Leaves, trees: dict[str, Tree]) -> list[dict[str, Array]]:
+def measurements_by_parameter(leaves: Leaves, trees: dict[str, Tree]) -> list[dict[str, Array]]:
     """Return the measurements of each parameter."""
     columns = {name: of_state(leaves, f"{name} of stats", tree) for name, tree in trees.items()}
     return [{name: column[i] for name, column in columns.items()} for i in range(len(leaves.arrays))]

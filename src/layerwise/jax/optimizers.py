@@ -5,7 +5,7 @@
 
 from optax import GradientTransformationExtraArgs
 
-from layerwise.catalog.making import Home
+from layerwise.catalog.making import TargetModule
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 
 TYPES = {
@@ -15,6 +15,6 @@ TYPES = {
     "Rate": Rate,
 }
 
-_made = Home(__name__, TYPES).functions(make, "GradientTransformationExtraArgs")
+_made = TargetModule(__name__, TYPES).functions(make, "GradientTransformationExtraArgs")
 globals().update(_made)
 __all__ = list(_made)

@@ -3,7 +3,7 @@
 Their names are registered with `keras.saving`, so that a saved model loads once this package is imported.
 """
 
-# _optimizer.py is the base of all classes, _backends.py the functions of each backend, and _rest.py AdamW
+# _optimizer.py is the base of all classes, _backends.py the functions of each backend, and _adamw_for_rest.py AdamW
 # for what rules for hidden matrices leave.
 
 from typing import TYPE_CHECKING

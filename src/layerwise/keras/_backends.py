@@ -12,25 +12,25 @@ from typing import Any
 import keras
 from keras import ops
 
-from layerwise.core.library import computing
-from layerwise.drivers.scaled import Namespace, Scaled
+from layerwise.core.library import arithmetic_dtype
+from layerwise.drivers.scaled import ScaledSum, StepNamespace
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 
 
-class Functions(Namespace):
+class BackendFunctions(StepNamespace):
     """The functions of a backend, for one step."""
 
     amax = staticmethod(ops.max)
 
     @property
-    def quick(self) -> str | None:
+    def fast_product_dtype(self) -> str | None:
         """Return the dtype in which the device multiplies faster than in float32, or None."""
         return {"cpu": None, "tpu": "bfloat16"}.get(_device(), "float16")
 
     def multiplies(self, x: Array, dtype: str) -> str | None:
         """Return a 16-bit dtype if the device has products of it."""
-        return dtype if self.quick in (dtype, "float16") else None
+        return dtype if self.fast_product_dtype in (dtype, "float16") else None
 
     def asarray(self, x: Array, dtype: object) -> Array:
         """Return an array in a dtype."""
@@ -38,7 +38,7 @@ class Functions(Namespace):
 
     def weighted(self, G: Array, a: float, b: float, c: float) -> Array:
         """Return a + b·G + c·G² of matrices, summed before rounding."""
-        own = computing(keras.backend.standardize_dtype(G.dtype))
+        own = arithmetic_dtype(keras.backend.standardize_dtype(G.dtype))
         return a * ops.eye(G.shape[-1], dtype=own) + (b * ops.cast(G, own) + c * ops.cast(G @ G, own))
 
     def dense(self, gradient: Array) -> Array:
@@ -63,44 +63,44 @@ class Functions(Namespace):
         return nullcontext()
 
 
-class AtHand(Functions):
+class EagerFunctions(BackendFunctions):
     """The functions of this package for NumPy or PyTorch, whose arrays have values during a step."""
 
-    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
+    def squares_in_float64(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64."""
         return None if ops.dtype(terms) == "float64" else self._module.squares(terms, dims)
 
     def number(self, x: Array) -> Array:
         """Return a Python number, with which arithmetic is cheap."""
-        return x if isinstance(x, Scaled) else x.item()
+        return x if isinstance(x, ScaledSum) else x.item()
 
     as_number = number  # like the sums that rules request
 
 
-class OnTorch(AtHand):
+class OnTorch(EagerFunctions):
     """PyTorch's functions. On a GPU a Python number would mean waiting for it, and while PyTorch compiles there is
     none.
     """
 
     stacks = True
 
-    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
+    def squares_in_float64(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64."""
-        return None if terms.device.type == "mps" else super().wide_squares(terms, dims)
+        return None if terms.device.type == "mps" else super().squares_in_float64(terms, dims)
 
     def number(self, x: Array) -> Array:
         """Return a Python number, if it is at hand."""
-        if isinstance(x, Scaled) or x.device.type != "cpu" or import_module("torch").compiler.is_compiling():
+        if isinstance(x, ScaledSum) or x.device.type != "cpu" or import_module("torch").compiler.is_compiling():
             return x
         return x.item()
 
     as_number = number
 
 
-class OnJax(Functions):
+class OnJax(BackendFunctions):
     """JAX's functions."""
 
-    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
+    def squares_in_float64(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum by its root, which is computed in float64: JAX cannot use that dtype outside if it is
         disabled.
         """
@@ -110,7 +110,7 @@ class OnJax(Functions):
         with jax.enable_x64(True):
             wide = terms.astype("float64")
             root = self.sqrt(self.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide)
-            return Scaled(root.astype(terms.dtype), self.ones((), terms.dtype))
+            return ScaledSum(root.astype(terms.dtype), self.ones((), terms.dtype))
 
     def still(self, numbers: Array) -> Array:
         """Return numbers that no loop recomputes for each element."""
@@ -118,12 +118,12 @@ class OnJax(Functions):
         return jax.tree.map(lambda x: jax.lax.optimization_barrier(x) if isinstance(x, jax.Array) else x, numbers)
 
 
-class OnTensorFlow(Functions):
+class OnTensorFlow(BackendFunctions):
     """Keras's own functions, which are TensorFlow's here."""
 
     stacks = True
 
-    def wide_squares(self, terms: Array, dims: tuple[int, ...]) -> Array:
+    def squares_in_float64(self, terms: Array, dims: tuple[int, ...]) -> Array:
         """Return the sum in float64."""
         if ops.dtype(terms) == "float64":
             return None
@@ -152,16 +152,16 @@ class OnTensorFlow(Functions):
 
 # With the modules that have their functions. Keras's own functions would serve all, but turn PyTorch's float64 into
 # float32.
-BACKENDS: dict[str, tuple[type[Functions], str, str]] = {
+BACKENDS: dict[str, tuple[type[BackendFunctions], str, str]] = {
     "tensorflow": (OnTensorFlow, "keras", "ops"),
     "jax": (OnJax, "jax", "numpy"),
     "torch": (OnTorch, "layerwise.torch.arrays._library", "Tensors.pure"),
-    "numpy": (AtHand, "layerwise.numpy._arrays", "Arrays.pure"),
+    "numpy": (EagerFunctions, "layerwise.numpy._arrays", "Arrays.pure"),
 }
 
 
 @cache
-def _here() -> tuple[type[Functions], Any]:
+def _here() -> tuple[type[BackendFunctions], Any]:
     """Return the functions of the backend that Keras runs on; it is the same throughout a process."""
     backend = keras.config.backend()
     if backend not in BACKENDS:
@@ -186,7 +186,7 @@ def _device() -> str:
     return "gpu" if there else "cpu"
 
 
-def namespace() -> Functions:
+def namespace() -> BackendFunctions:
     """Return the functions of the backend for one step."""
     kind, module = _here()
     return kind(module)

@@ -12,25 +12,25 @@ import keras
 import numpy as np
 from keras import ops
 
-from layerwise.catalog.hidden import ADAMW
+from layerwise.catalog.hidden_matrices import ADAMW
 from layerwise.catalog.presets import Like, preset
-from layerwise.core.first_step import FirstStep, WaysOut, warn_of
-from layerwise.core.library import EPSILON, computing
-from layerwise.drivers import Run, local
+from layerwise.core.first_step import FirstStep, WaysOut, warn_of_first_steps
+from layerwise.core.library import EPSILON, arithmetic_dtype
+from layerwise.drivers import TensorRun, drive_whole
 from layerwise.engines.rule import in_stacks
 from layerwise.errors import ContradictionError, GradientError, HyperparameterError, ParameterError, sentence, warn
-from layerwise.keras._backends import Functions, namespace
-from layerwise.keras._rest import OF_PRESETS, Rest
+from layerwise.keras._adamw_for_rest import OF_PRESETS, AdamWForRest
+from layerwise.keras._backends import BackendFunctions, namespace
 from layerwise.layout.blocks import Blocks
 from layerwise.layout.pieces import Piece, Shape, lay_out
 from layerwise.options import names as names_in_apis
 from layerwise.options.arguments import KERAS
-from layerwise.options.checks import NONE, is_called_with, number, of_python
+from layerwise.options.checks import NONE, is_called_with, number, numpy_to_python
 from layerwise.options.fields import OFF
 from layerwise.options.misspellings import check_settable
 from layerwise.options.settings import Hyper, options_in_order
-from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Array, Now
+from layerwise.rules.arrays import apply_moves
+from layerwise.rules.requests import Array, Now
 
 LR_WAY_OUT = (
     "Pass a number such as 1e-3, a schedule of keras.optimizers.schedules such as CosineDecay, or a function without "
@@ -68,7 +68,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     def __init__(self, given: Mapping[str, object]) -> None:
         # No docstring, because the classes would inherit it; `given` has every argument by name.
         namespace()  # raises if the backend is not supported
-        given = {name: of_python(x) for name, x in given.items()}
+        given = {name: numpy_to_python(x) for name, x in given.items()}
         given |= {name: check(name, given[name], way_out) for name, (check, way_out) in CHECKED.items()}
         lr, options = self._rate(given["learning_rate"]), self._given(given)
         if options["weight_decay"] is None:
@@ -85,16 +85,16 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             **{one.name: given[one.name] for one in KERAS},
         )
         self._h = h.settled(lr=0.0)  # one for all rates
-        self._rest = Rest(given, h) if h.of_matrices else None
+        self._rest = AdamWForRest(given, h) if h.of_matrices else None
         self._excluded_names: tuple[str, ...] = ()
         self._is_looked_at = False
-        self._xp: Functions | None = None  # during a step
+        self._xp: BackendFunctions | None = None  # during a step
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_rest" in vars(self):  # it is made
             fixed = {
                 *self._options(),
-                *(one for names in names_in_apis.KERAS.of(self._hyper).values() for one in names),
+                *(one for names in names_in_apis.KERAS.renamed_options(self._hyper).values() for one in names),
             }
             check_settable(self, name, fixed - {"weight_decay"}, {*fixed, "learning_rate"})
         super().__setattr__(name, value)
@@ -117,8 +117,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         for argument, way_out in WITHOUT_EFFECT.get(name, {}).items():
             if argument in given:
                 raise ContradictionError(sentence(argument, f"left out with {name}", given[argument], way_out))
-        found, said = names_in_apis.OF_KERAS.called(cls._hyper, preset(name)), dict(given)
-        for option, names in names_in_apis.KERAS.of(cls._hyper).items():
+        found, said = names_in_apis.OF_KERAS.as_arguments(cls._hyper, preset(name)), dict(given)
+        for option, names in names_in_apis.KERAS.renamed_options(cls._hyper).items():
             if option in found and option not in said and said.keys() & {*names}:
                 usual = found[option] if len(names) > 1 else (found[option],)
                 made = tuple(said.pop(one, number) for one, number in zip(names, usual, strict=True))
@@ -135,20 +135,24 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @classmethod
     def _options(cls) -> Sequence[str]:
-        return [name for name in options_in_order(cls._hyper) if name not in names_in_apis.OF_KERAS.of(cls._hyper)]
+        return [
+            name
+            for name in options_in_order(cls._hyper)
+            if name not in names_in_apis.OF_KERAS.renamed_options(cls._hyper)
+        ]
 
     @classmethod
     def _given(cls, given: Mapping[str, object]) -> dict[str, object]:
         """Return the options; some may be given under Keras's names."""
         options = {name: given[name] for name in cls._options()}
-        for option, names in names_in_apis.KERAS.of(cls._hyper).items():
+        for option, names in names_in_apis.KERAS.renamed_options(cls._hyper).items():
             theirs = {name: given[name] for name in names if given[name] is not None}
             if not theirs:
                 continue
             name, value = next(iter(theirs.items()))
             ours, spec = cls._hyper.check(option, options[option]), cls._hyper.__dataclass_fields__[option]
             if names_in_apis.is_pair(names):
-                made: Any = names_in_apis.pair(cls._hyper, option, tuple(names), theirs)
+                made: Any = names_in_apis.checked_pair(cls._hyper, option, tuple(names), theirs)
             else:
                 made = spec.metadata["check"](name, value, f"Pass a number such as {name}={spec.default}.")
             if ours not in (spec.default, made):
@@ -190,7 +194,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             first = FirstStep(variable.path, piece.h, {"weight_norm": 0.0}, lam)
             if first.starts_at_zero and _is_zero(variable):
                 firsts.append(first)
-        warn_of(firsts, WaysOut(EXEMPT))
+        warn_of_first_steps(firsts, WaysOut(EXEMPT))
 
     def _rule_of(self, is_rest: bool) -> ModuleType:
         return ADAMW.rule if is_rest else self._rule
@@ -202,7 +206,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             allowed = ", ".join(EPSILON)
             raise ParameterError(f"{name} has the dtype {dtype}, but weights must be {allowed}. Set trainable=False.")
         h = self._rest.h if self._rest and is_rest else self._h
-        h = h.on(None if dtype == "float64" else namespace().quick)
+        h = h.with_fast_dtype(None if dtype == "float64" else namespace().fast_product_dtype)
         shape, blocks = ((n, *variable.shape), Blocks("each")) if n else (tuple(variable.shape), None)
         return lay_out(name, self._rule_of(is_rest), h, shape, blocks, EPSILON[dtype]).pieces[0]
 
@@ -233,7 +237,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         finally:
             self._xp = None  # some numbers may be traced
 
-    def _alike(self, xp: Functions, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
+    def _alike(self, xp: BackendFunctions, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
         """Return gradients and variables: those that step together, and the others."""
         kinds = [self._kind(v) for _, v in members]
         matrices = {kind for kind, (_, v) in zip(kinds, members, strict=True) if self._of_matrices(v)}
@@ -258,16 +262,16 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         xp = self._xp or namespace()
         stacks = [[one] for one in members] if self._of_matrices(members[0][1]) else [members]
         begun = [self._begun(xp, stack, learning_rate) for stack in stacks]
-        for (_, p, places), (stepped,) in zip(begun, local(xp, [run for run, _, _ in begun]), strict=True):
-            for targets, new in zip(places, (moved(xp, p, stepped.moves), *stepped.state), strict=True):
+        for (_, p, places), (stepped,) in zip(begun, drive_whole(xp, [run for run, _, _ in begun]), strict=True):
+            for targets, new in zip(places, (apply_moves(xp, p, stepped.moves), *stepped.state), strict=True):
                 if targets[0] is not None:
                     each = [new] if len(targets) == 1 else ops.unstack(new, len(targets))
                     for target, own in zip(targets, each, strict=True):
                         self.assign(target, ops.cast(own, target.dtype))
 
     def _begun(
-        self, xp: Functions, stack: Sequence[Member], learning_rate: object
-    ) -> tuple[Run, Array, list[Sequence[keras.Variable]]]:
+        self, xp: BackendFunctions, stack: Sequence[Member], learning_rate: object
+    ) -> tuple[TensorRun, Array, list[Sequence[keras.Variable]]]:
         """Return the run of a variable, or of a stack; the variable, and where it and its state are."""
         places, n = [self._get_variable_index(v) for _, v in stack], len(stack)
         i, variable, dtype = places[0], stack[0][1], _computing(stack[0][1])
@@ -280,9 +284,9 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         now = self._now(xp, i, dtype, learning_rate, self._use_weight_decay(variable))
         rules = (rule.step(xp, p, g, rule.State(*state), piece.h, now),)
         alike = piece.h if piece.h.of_matrices else None
-        return Run(rules, piece.shape, piece.block_dims, alike=alike), p, [variables, *kept]
+        return TensorRun(rules, piece.shape, piece.block_dims, alike=alike), p, [variables, *kept]
 
-    def _now(self, xp: Functions, i: int, dtype: str, learning_rate: object, decays: bool) -> Now:
+    def _now(self, xp: BackendFunctions, i: int, dtype: str, learning_rate: object, decays: bool) -> Now:
         is_rest, h = self._is_rest[i], self._pieces[i].h
 
         def made() -> Now:
@@ -360,4 +364,4 @@ def _is_zero(variable: keras.Variable) -> bool:
 
 def _computing(variable: keras.Variable) -> str:
     """Return the dtype of a variable's arithmetic and state: at least float32."""
-    return computing(keras.backend.standardize_dtype(variable.dtype))
+    return arithmetic_dtype(keras.backend.standardize_dtype(variable.dtype))

@@ -8,11 +8,11 @@ from typing import Any
 
 from keras.optimizers.schedules import LearningRateSchedule
 
-from layerwise.catalog.making import Home
+from layerwise.catalog.making import TargetModule
 from layerwise.keras._optimizer import Optimizer
 
 Rate = float | LearningRateSchedule | Callable[[], Any]
 
-_made = Home(__name__, {"Rate": Rate}).classes("keras", Optimizer)
+_made = TargetModule(__name__, {"Rate": Rate}).classes("keras", Optimizer)
 globals().update(_made)
 __all__ = list(_made)

@@ -9,24 +9,34 @@ from typing import Literal
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
 from layerwise.options.by_name import Name
-from layerwise.options.checks import Check, Checked, Contradiction, Refused, as_int, integer, members, one_of, option
-from layerwise.rules.asks import Array
+from layerwise.options.checks import (
+    Check,
+    Checked,
+    Contradiction,
+    RefusedValue,
+    as_int,
+    integer,
+    members_of_sequence,
+    one_of,
+    option,
+)
+from layerwise.rules.requests import Array
 
 Shape = tuple[int, ...]
 
 
 def _lengths(value: object) -> tuple[int, ...]:
-    lengths = tuple(map(integer(1).convert, members(value)))
+    lengths = tuple(map(integer(1).convert, members_of_sequence(value)))
     if not lengths:
-        raise Refused
+        raise RefusedValue
     return lengths
 
 
 def _axes(value: object) -> int | tuple[int, ...]:
     try:
         return as_int(value)
-    except Refused:
-        axes = tuple(map(as_int, members(value)))
+    except RefusedValue:
+        axes = tuple(map(as_int, members_of_sequence(value)))
         if not axes:
             raise
         return axes
@@ -60,7 +70,7 @@ class Blocks(Checked):
         several = isinstance(self.axis, tuple) and self.split != "each"
         yield several, "axis", f"one integer with split={self.split!r}", 'Several axes are only allowed with "each".'
 
-    def parts(self, name: Name, shape: Shape) -> list[Part]:
+    def parts(self, name: Name, shape: Shape) -> list[BlockView]:
         """Return the pieces of a tensor that a rule steps. Equal blocks are one piece.
 
         Args:
@@ -77,14 +87,14 @@ class Blocks(Checked):
         axis, *others = (axis % len(shape) for axis in axes)
         length = shape[axis]
         if self.split == "each":
-            return [Part(axis, length, drop=True, others=tuple(others))]
+            return [BlockView(axis, length, drop=True, others=tuple(others))]
         if isinstance(self.split, int):
             if length % self.split:
                 raise ParameterError(
                     f"the blocks of {name!r} must divide axis {axis} of its shape {shape}, but are {self.split}. "
                     "Pass their lengths instead, such as Blocks((4096, 1024, 1024))."
                 )
-            return [Part(axis, self.split)]
+            return [BlockView(axis, self.split)]
         if sum(self.split) != length:
             raise ParameterError(
                 f"the blocks of {name!r} must add up to axis {axis} of its shape {shape}, but are {self.split}. Pass "
@@ -92,7 +102,7 @@ class Blocks(Checked):
             )
         ends = list(accumulate(self.split))
         cuts = zip(self.split, ends, strict=True)
-        return [Part(axis, one=(i, end - n, end, length)) for i, (n, end) in enumerate(cuts)]
+        return [BlockView(axis, one=(i, end - n, end, length)) for i, (n, end) in enumerate(cuts)]
 
 
 Split = Blocks | int | Literal["each"]
@@ -121,7 +131,7 @@ def in_plain_form(argument: str, value: object) -> int | str | tuple[int, ...] |
 
 
 @dataclass(frozen=True)
-class Part:
+class BlockView:
     """One piece of a tensor, with views of this piece in arrays of the tensor's or its statistics' shape.
 
     Either `count` equal blocks side by side, seen along a dimension of their own (with `drop` it is the axis itself,
@@ -134,13 +144,13 @@ class Part:
     one: tuple[int, int, int, int] | None = None
     others: Shape = ()  # with `drop`, further axes that count blocks
 
-    def one_by_one(self, whole: Shape) -> list[Part]:
+    def one_by_one(self, whole: Shape) -> list[BlockView]:
         """Return each of these blocks as its own piece, unless they already are or have no length."""
         if self.one is not None or self.drop:
             return [self]
         length = whole[self.axis]
         n = length // self.count
-        return [Part(self.axis, one=(i, i * n, (i + 1) * n, length)) for i in range(self.count)]
+        return [BlockView(self.axis, one=(i, i * n, (i + 1) * n, length)) for i in range(self.count)]
 
     def dims(self) -> Shape:
         return () if self.one is not None else (self.axis, *self.others)
@@ -164,7 +174,7 @@ class Part:
         return array.reshape(self.shape(tuple(array.shape)))
 
 
-def merged(parts: Sequence[Part], shapes: Sequence[Shape]) -> Shape:
+def merged_shape(parts: Sequence[BlockView], shapes: Sequence[Shape]) -> Shape:
     """Return the shape that holds the pieces' statistics together: their blocks one after the other along the axis."""
     part, first = parts[0], shapes[0]
     before, after = first[: part.axis], first[part.axis + 1 :]

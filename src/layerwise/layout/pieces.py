@@ -8,10 +8,10 @@ from operator import eq
 from types import ModuleType
 
 from layerwise.errors import ContradictionError
-from layerwise.layout.blocks import Blocks, Part, merged
+from layerwise.layout.blocks import Blocks, BlockView, merged_shape
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 from layerwise.rules.states import is_of_layer
 
 Shape = tuple[int, ...]
@@ -22,7 +22,7 @@ Kept = tuple[bool, ...]  # for each dimension of the tensor, whether a state ext
 class Piece:
     """A part of a tensor that a rule steps at once: the whole tensor, equal blocks, or one of several blocks."""
 
-    part: Part | None
+    part: BlockView | None
     shape: Shape  # as the rule sees it
     h: Hyper  # fitted to that shape
     fields: tuple[Shape | None, ...]  # the shapes of the rule's state
@@ -48,7 +48,8 @@ class Layout:
         parts = [piece.part for piece in self.pieces if piece.part is not None]
         columns = zip(*(piece.fields for piece in self.pieces), strict=True)
         return tuple(
-            None if column[0] is None else merged(parts, [s for s in column if s is not None]) for column in columns
+            None if column[0] is None else merged_shape(parts, [s for s in column if s is not None])
+            for column in columns
         )
 
 
@@ -65,7 +66,7 @@ def lay_out(
 
     Equal blocks are one piece, except along an axis whose blocks are `one_by_one`.
     """
-    parts: Sequence[Part | None] = [None]
+    parts: Sequence[BlockView | None] = [None]
     if blocks is not None:
         found = blocks.parts(name, shape)
         parts = [one for part in found for one in (part.one_by_one(shape) if one_by_one(part.axis) else [part])]
@@ -78,7 +79,7 @@ def lay_out(
     return Layout(pieces)
 
 
-def divided(layout: Layout, parts: Shape | None, replicas: int) -> Layout:
+def sharded_layout(layout: Layout, parts: Shape | None, replicas: int) -> Layout:
     """Return the layout of a tensor that is divided into this many parts along each dimension, or anywhere (None).
 
     `replicas` is the number of copies of the parts, which share the work; with 0 the work is not shared.
@@ -88,11 +89,11 @@ def divided(layout: Layout, parts: Shape | None, replicas: int) -> Layout:
         part, own = piece.part, parts
         if parts is not None and part is not None and len(piece.shape) > len(parts):
             own = (*parts[: part.axis], 1, *parts[part.axis :])  # a dimension that counts blocks
-        pieces.append(replace(piece, h=piece.h.divided(piece.shape, own, replicas)))
+        pieces.append(replace(piece, h=piece.h.for_shards(piece.shape, own, replicas)))
     return Layout(tuple(pieces))
 
 
-def _piece(rule: ModuleType, h: Hyper, shape: Shape, part: Part | None, machine_eps: float) -> Piece:
+def _piece(rule: ModuleType, h: Hyper, shape: Shape, part: BlockView | None, machine_eps: float) -> Piece:
     seen = shape if part is None else part.shape(shape)
     fitted = h.fit(seen, () if part is None else part.dims(), machine_eps)
     return Piece(part, seen, fitted, tuple(rule.shapes(fitted, seen)))

@@ -12,12 +12,12 @@ import mlx.core as mx
 from mlx import optimizers as theirs
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
-from layerwise.catalog.hidden import is_vector, warn_of_others
+from layerwise.catalog.hidden_matrices import is_misplaced_vector, warn_of_nonhidden
 from layerwise.catalog.presets import Like, preset
-from layerwise.core.first_step import FirstStep, WaysOut, warn_of
-from layerwise.drivers import Run, local
-from layerwise.drivers.requests import next_requests
-from layerwise.drivers.scaled import Namespace, Scaled
+from layerwise.core.first_step import FirstStep, WaysOut, warn_of_first_steps
+from layerwise.drivers import TensorRun, drive_whole
+from layerwise.drivers.partial_sums import next_requests
+from layerwise.drivers.scaled import ScaledSum, StepNamespace
 from layerwise.engines.rule import in_stacks
 from layerwise.errors import (
     ContradictionError,
@@ -32,8 +32,8 @@ from layerwise.layout.pieces import Piece, lay_out
 from layerwise.options.checks import number
 from layerwise.options.misspellings import check_settable
 from layerwise.options.settings import Hyper, options_in_order
-from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Array, Asking, Coefficients, Now, Scalar, Stepped
+from layerwise.rules.arrays import apply_moves
+from layerwise.rules.requests import Array, Asking, Coefficients, Now, Scalar, Stepped
 from layerwise.rules.scalars import Compute, H
 
 nn: Any = import_module("mlx.nn")  # has no types
@@ -139,11 +139,11 @@ class Optimizer(theirs.Optimizer, Like):
         h = self._h
         lam = 1.0 if DECAY in self._schedulers else h.weight_decay
         zero = _zeros(new) if FirstStep("", h, AT_ZERO, lam).starts_at_zero else ()
-        warn_of([FirstStep(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT))
-        if vectors := [path for path, p in new if is_vector(h, p.shape)]:
+        warn_of_first_steps([FirstStep(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT))
+        if vectors := [path for path, p in new if is_misplaced_vector(h, p.shape)]:
             name = type(self).__name__
             rest = f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])"
-            warn_of_others(name, vectors, f"Step them with AdamW: {rest}.")
+            warn_of_nonhidden(name, vectors, f"Step them with AdamW: {rest}.")
 
     def init_single(self, parameter: mx.array, state: State) -> None:
         """Create the state of one parameter."""
@@ -154,7 +154,11 @@ class Optimizer(theirs.Optimizer, Like):
         key = tuple(parameter.shape), float(mx.finfo(parameter.dtype).eps), n
         if key not in self._pieces:
             shape, eps, _ = key
-            h = self._h if parameter.dtype == mx.float64 else self._h.on(None if _on_processor() else "float16")
+            h = (
+                self._h
+                if parameter.dtype == mx.float64
+                else self._h.with_fast_dtype(None if _on_processor() else "float16")
+            )
             whole, blocks = (shape, None) if n == 1 else ((n, *shape), Blocks("each"))
             [self._pieces[key]] = lay_out("", self._rule, h, whole, blocks, eps).pieces
         return self._pieces[key]
@@ -195,14 +199,14 @@ class Optimizer(theirs.Optimizer, Like):
 
     def _stepped(self, leaves: Sequence[Leaf]) -> Iterator[mx.array]:
         """Step tensors, write their states, and return the new parameters. Small ones that are alike step as one."""
-        xp = Functions(len({COMPUTED_IN[p.dtype] for _, p, _ in leaves}) > 1)
+        xp = MlxFunctions(len({COMPUTED_IN[p.dtype] for _, p, _ in leaves}) > 1)
         kinds = {(p.shape, p.dtype): p for _, p, _ in leaves if not self._h.of_matrices}
         if _is_traced(self.step):  # and probably compiled: arithmetic without sums is one loop anyway
             kinds = {kind: p for kind, p in kinds.items() if self._sums(p)}
         kind_of = [kind if (kind := (p.shape, p.dtype)) in kinds else None for _, p, _ in leaves]
         stacks = in_stacks(kind_of, [p.size for _, p, _ in leaves])
         tasks = [[leaves[i] for i in places] for places in stacks]
-        ends = local(xp, [self._run(xp, some) for some in tasks])
+        ends = drive_whole(xp, [self._run(xp, some) for some in tasks])
         made: dict[int, mx.array] = {}
         for places, some, [(stepped, kept)] in zip(stacks, tasks, ends, strict=True):
             for field, x in zip(self._rule.State._fields, kept, strict=True):
@@ -216,12 +220,12 @@ class Optimizer(theirs.Optimizer, Like):
         piece = self._piece(p)
         state = self._rule.State(*(None if shape is None else mx.zeros(shape) for shape in piece.fields))
         try:
-            next_requests(self._rule.step(Functions(), p, p, state, piece.h, Now(1, 0.0, 0.0, beta2=0.5)), None)
+            next_requests(self._rule.step(MlxFunctions(), p, p, state, piece.h, Now(1, 0.0, 0.0, beta2=0.5)), None)
         except StopIteration:
             return False
         return True
 
-    def _run(self, xp: Functions, leaves: Sequence[Leaf]) -> Run:
+    def _run(self, xp: MlxFunctions, leaves: Sequence[Leaf]) -> TensorRun:
         _, first, state = leaves[0]
         piece, dtype = self._piece(first, len(leaves)), COMPUTED_IN[first.dtype]
         h = piece.h
@@ -231,7 +235,7 @@ class Optimizer(theirs.Optimizer, Like):
         now = xp.once(("now", id(h), dtype), lambda: self._now(h, dtype))
         step = _moving(self._rule.step(xp, p, g, kept, h, now), xp, p)
         alike = h if h.of_matrices else None
-        return Run((step,), piece.shape, piece.block_dims, together=h.asks_of_model, alike=alike)
+        return TensorRun((step,), piece.shape, piece.block_dims, together=h.needs_model_sum, alike=alike)
 
     def _now(self, h: Hyper, dtype: mx.Dtype) -> Now:
         t, lr = (x.astype(dtype) for x in (self.step, self.learning_rate))
@@ -248,10 +252,10 @@ class Optimizer(theirs.Optimizer, Like):
             )
 
 
-def _moving(rule: Asking[Stepped], xp: Functions, p: mx.array) -> Asking[tuple[mx.array, Any]]:
+def _moving(rule: Asking[Stepped], xp: MlxFunctions, p: mx.array) -> Asking[tuple[mx.array, Any]]:
     """Take a rule to its end, and return the new parameter and state."""
     stepped = yield from rule
-    return moved(xp, p, tuple((still(a), x) for a, x in stepped.moves)), stepped.state
+    return apply_moves(xp, p, tuple((still(a), x) for a, x in stepped.moves)), stepped.state
 
 
 def _together(each: Sequence[mx.array], dtype: Any) -> mx.array:
@@ -307,18 +311,18 @@ def _check_gradient(path: str, gradient: object, parameter: mx.array) -> None:
 # ---- MLX's functions in the form that rules use, with sums accurate to the last digits of their dtype
 
 
-class Norm(Scaled):
+class SharedSquares(ScaledSum):
     """A sum of squares to which the sums of other tensors are added."""
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Norm:
+    def __add__(self, other: Any) -> SharedSquares:
         factor = mx.maximum(self.factor, other.factor)
         mine, theirs = self.factor / factor, other.factor / factor
-        return Norm(factor, self.sum * mine * mine + other.sum * theirs * theirs)
+        return SharedSquares(factor, self.sum * mine * mine + other.sum * theirs * theirs)
 
 
-class Functions(Namespace):
+class MlxFunctions(StepNamespace):
     """The functions of `mlx.core`, for one step.
 
     `mx.compile` fuses all arithmetic up to an array into one loop over it, even if its result is the same for each
@@ -342,7 +346,7 @@ class Functions(Namespace):
         found: Coefficients = self.once((of, id(now)), lambda: still(of(self, h, now)))
         return found
 
-    def wide_squares(self, terms: mx.array, dims: tuple[int, ...]) -> mx.array | None:
+    def squares_in_float64(self, terms: mx.array, dims: tuple[int, ...]) -> mx.array | None:
         """Return the sum in float64, on a CPU."""
         if not _is_widened(terms):
             return None
@@ -351,9 +355,9 @@ class Functions(Namespace):
         wide = _wide(terms)
         return mx.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide
 
-    def length(self, squares: Scaled | mx.array) -> Array:
+    def length(self, squares: ScaledSum | mx.array) -> Array:
         """Return the root of a sum of squares."""
-        if isinstance(squares, Scaled):
+        if isinstance(squares, ScaledSum):
             return still(squares.factor * mx.sqrt(squares.sum))
         return still(mx.sqrt(squares).astype(mx.float32))  # was wide
 
@@ -387,12 +391,16 @@ class Functions(Namespace):
         """Return y, or 0 if `a` is 0: rates are arrays, which are not known to be 0 before the step."""
         return mx.where(a == 0, mx.zeros((), y.dtype), y) if isinstance(a, mx.array) else y
 
-    def reshape(self, x: Scaled | mx.array, shape: tuple[int, ...]) -> Norm | mx.array:
+    def reshape(self, x: ScaledSum | mx.array, shape: tuple[int, ...]) -> SharedSquares | mx.array:
         """Return an array, or a tensor's sum of squares in the shape of all tensors'."""
-        if isinstance(x, Scaled):
-            return Norm(*(mx.reshape(one, shape) for one in x))
+        if isinstance(x, ScaledSum):
+            return SharedSquares(*(mx.reshape(one, shape) for one in x))
         found = mx.reshape(x, shape)
-        return Norm(mx.ones_like(found), found) if self._mixed and shape == () and x.dtype == mx.float64 else found
+        return (
+            SharedSquares(mx.ones_like(found), found)
+            if self._mixed and shape == () and x.dtype == mx.float64
+            else found
+        )
 
 
 def still(x: Array) -> Array:

@@ -6,11 +6,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from layerwise.catalog.making import Home
+from layerwise.catalog.making import TargetModule
 from layerwise.mlx._optimizer import Optimizer
 
 Rate = float | Callable[[Any], Any]
 
-_made = Home(__name__, {"Rate": Rate}).classes("mlx", Optimizer)
+_made = TargetModule(__name__, {"Rate": Rate}).classes("mlx", Optimizer)
 globals().update(_made)
 __all__ = list(_made)

@@ -10,7 +10,7 @@ array([2.646447, 3.646447])
 """
 
 # _optimizer.py is the base of all classes, _options.py their settings, and _saved.py the form of a saved
-# state. Steps are core's, with what _together.py and _arrays.py add.
+# state. Steps are core's, with what _steps.py and _arrays.py add.
 
 from typing import TYPE_CHECKING
 

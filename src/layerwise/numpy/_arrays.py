@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from layerwise.core.library import FLOATING, Whole
-from layerwise.core.library import computing as computing_name
-from layerwise.engines.addresses import Lying
+from layerwise.core.library import FLOATING, UnshardedArrays
+from layerwise.core.library import arithmetic_dtype as computing_name
+from layerwise.engines.addresses import StridedMemory
 from layerwise.engines.processor import available_processors
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
 from layerwise.options.by_name import Name
-from layerwise.rules.asks import Functions
 from layerwise.rules.products import worth_halving
-from layerwise.storage.bit_views import Bits
+from layerwise.rules.requests import Functions
+from layerwise.storage.bit_views import BitFunctions
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 
@@ -25,12 +25,12 @@ Array = np.ndarray
 
 
 @cache  # called for every array of every step, and NumPy computes a dtype's name slowly
-def name_of(dtype: np.dtype) -> str:
+def dtype_name(dtype: np.dtype) -> str:
     return str(dtype.name)
 
 
 @cache
-def computing(dtype: np.dtype) -> np.dtype:
+def arithmetic_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype of the arithmetic and of the state: at least float32."""
     return np.dtype(computing_name(dtype.name))
 
@@ -69,17 +69,17 @@ BITS = SimpleNamespace(
     floats=lambda u: u.astype(np.uint32).view(np.float32),
     shifted=lambda x, by: x << by,
     where=np.where,
-    dtype=lambda array: name_of(array.dtype),
+    dtype=lambda array: dtype_name(array.dtype),
     indices=_indices,
     empty=lambda x: np.empty(x.shape, np.float32),
     written=lambda arrays: None,
 )
 
 
-class Arrays(Whole):
+class Arrays(UnshardedArrays):
     """Arrays as the rule engine reads and writes them, and as the core creates them."""
 
-    bits: Bits = BITS
+    bits: BitFunctions = BITS
     xp: Functions = SimpleNamespace(
         **{name: getattr(np, name) for name in PLAIN.split()},
         squares=squares,
@@ -89,7 +89,7 @@ class Arrays(Whole):
 
     def read(self, array: Array, like: Array) -> Array:
         with np.errstate(over="ignore"):
-            return array.astype(computing(like.dtype), copy=False)
+            return array.astype(arithmetic_dtype(like.dtype), copy=False)
 
     def copy(self, array: Array) -> Array:
         return np.array(array)
@@ -98,7 +98,7 @@ class Arrays(Whole):
         stored[...] = new.astype(stored.dtype, copy=False)
 
     def dtype(self, x: Array) -> str:
-        return name_of(x.dtype)
+        return dtype_name(x.dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: str, beside: Array) -> Array:
         return np.zeros(shape, named_dtype("state_dtype", dtype))
@@ -123,8 +123,8 @@ def is_finite(grad: Array, weights: Array) -> bool:
     return bool(np.isfinite(Arrays().read(grad, weights)).all())
 
 
-def lying(array: Array) -> Lying:
-    return Lying(array.ctypes.data, array.shape, array.strides, array.itemsize)
+def memory_of(array: Array) -> StridedMemory:
+    return StridedMemory(array.ctypes.data, array.shape, array.strides, array.itemsize)
 
 
 def check_parameter(name: Name, weights: object) -> Array:
@@ -134,7 +134,7 @@ def check_parameter(name: Name, weights: object) -> Array:
             f"weights of {name!r} must be a NumPy array, which is updated in place, but are a "
             f"{type(weights).__name__}. Keep them as an array, such as np.asarray(weights, dtype=np.float32)."
         )
-    if name_of(weights.dtype) not in FLOATING:
+    if dtype_name(weights.dtype) not in FLOATING:
         raise ParameterError(
             f"weights of {name!r} must have a floating-point dtype ({', '.join(FLOATING)}), but have "
             f"{weights.dtype}. Convert them once with .astype(np.float32); split complex weights into real and "
@@ -142,7 +142,7 @@ def check_parameter(name: Name, weights: object) -> Array:
         )
     if not weights.flags.writeable:
         raise ParameterError(f"weights of {name!r} are read-only. Pass an array that owns its data: weights.copy().")
-    if not weights.flags.forc and lying(weights).overlaps_itself:
+    if not weights.flags.forc and memory_of(weights).overlaps_itself:
         raise ParameterError(f"weights of {name!r} share memory among their own elements. Pass weights.copy().")
     return weights
 
@@ -161,7 +161,7 @@ def check_gradient(name: Name, grad: object, weights: Array) -> Array:
         array = np.asarray(grad)
     except Exception as problem:  # a foreign array may raise anything when it is read
         raise GradientError(f"the gradient of {name!r} cannot be read as an array of numbers: {problem}") from None
-    if array.dtype.kind not in "fiu" and name_of(array.dtype) not in FLOATING:
+    if array.dtype.kind not in "fiu" and dtype_name(array.dtype) not in FLOATING:
         raise GradientError(f"the gradient of {name!r} must be real numbers, but is {array.dtype}. Pass a float array.")
     if array.shape != weights.shape:
         raise GradientError(

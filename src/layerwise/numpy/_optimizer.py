@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 
 from layerwise.catalog.presets import Like
-from layerwise.core.first_step import FirstStep, warn_of
-from layerwise.core.lock import OneAtATime
+from layerwise.core.first_step import FirstStep, warn_of_first_steps
+from layerwise.core.lock import StepLock
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
-from layerwise.core.slots import Due, Planned, Slots
+from layerwise.core.slots import PlannedTensor, Slots, TensorsToStep
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ArgumentError, ContradictionError, GradientError, ParameterError, sentence, warn
 from layerwise.layout.pieces import lay_out
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import Options, names_of, refitted
-from layerwise.numpy._together import LIBRARY, PLAIN, RATES, WAYS_OUT, Named, Occupied, due_of
-from layerwise.options.by_name import Name, as_name, check_matched, check_twin, few
-from layerwise.options.misspellings import advice, check_keywords, needing_all
+from layerwise.numpy._steps import LIBRARY, PLAIN, RATES, WAYS_OUT, NumpyApi, OccupiedMemory, due_of
+from layerwise.options.by_name import Name, as_name, check_matched, check_twin, first_few
+from layerwise.options.misspellings import advice, check_keywords, explaining_missing
 from layerwise.options.settings import Hyper, scheduled
 
 MODULE = ".optimizers"  # the module whose classes the package exports
@@ -59,7 +59,7 @@ class Optimizer(Like):
         self._options = Options.of(self._hyper, given)
         self._tensors = Slots(LIBRARY)
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
-        self._one_at_a_time = OneAtATime()
+        self._one_at_a_time = StepLock()
         self._matched = False  # whether all patterns are known to match a name
         self._unmet: frozenset[Name] = frozenset()  # names of a loaded state, until one of them is stepped
 
@@ -73,7 +73,7 @@ class Optimizer(Like):
         """The number of steps skipped because of nan or inf."""
         return self._tensors.skipped
 
-    @needing_all("step() takes one array; opt.step_all(weights, grads) takes all of them, by name.")
+    @explaining_missing("step() takes one array; opt.step_all(weights, grads) takes all of them, by name.")
     def step(self, name: Name, weights: Array, grad: Array) -> None:
         """Update one named array in place.
 
@@ -90,9 +90,9 @@ class Optimizer(Like):
             name = as_name(name)
             firsts = self._take({name: weights}, {name: grad}, whole=False)
         if firsts:
-            warn_of(firsts, WAYS_OUT)
+            warn_of_first_steps(firsts, WAYS_OUT)
 
-    @needing_all("It takes weights and their gradients, both by name.")
+    @explaining_missing("It takes weights and their gradients, both by name.")
     def step_all(self, weights: Mapping[Name, Array], grads: Mapping[Name, Array]) -> None:
         """Update named arrays in place: all of them, or none if one of the arguments is wrong.
 
@@ -109,33 +109,35 @@ class Optimizer(Like):
                 raise ParameterError(f"`{argument}` must be a mapping from names to arrays, but is {shown}.")
         for name in grads:
             if name not in weights:
-                raise GradientError(f"there is a gradient for {name!r}, but no weights. Weights: {few(weights)}.")
+                raise GradientError(f"there is a gradient for {name!r}, but no weights. Weights: {first_few(weights)}.")
         with self._one_at_a_time, signals_wait:
             firsts = self._take(weights, grads, whole=True)
         if firsts:
-            warn_of(firsts, WAYS_OUT)
+            warn_of_first_steps(firsts, WAYS_OUT)
 
     def _take(self, weights: Mapping[Name, Array], grads: Mapping[Name, Array], whole: bool) -> list[FirstStep]:
         """Step these names: all, or none if one cannot be stepped. Return what are first steps."""
-        api, kept = Named(self, whole), self._tensors
+        api, kept = NumpyApi(self, whole), self._tensors
         due = due_of(weights, grads, whole)
         known = not whole or (self._matched and not self._unmet)
-        step = kept.unchanged(api, due) if known and {*map(type, due.names)} <= PLAIN else None
+        step = kept.reusable_step(api, due) if known and {*map(type, due.names)} <= PLAIN else None
         if step is None:
             due = self._checked(weights, grads, due, whole)
-            step = kept.unchanged(api, due)
-        memory = Occupied(due.names, due.params)
+            step = kept.reusable_step(api, due)
+        memory = OccupiedMemory(due.names, due.params)
         firsts: list[FirstStep] = []
         if self._options.given["skip_nonfinite"] and not all(map(_arrays.is_finite, due.grads, due.params)):
             kept.skipped += 1
         elif due.names:
             due = due._replace(grads=memory.apart(due.grads))
             with np.errstate(all="ignore"):
-                firsts = kept.take(api, due, self._options.engines, step)
+                firsts = kept.step_tensors(api, due, self._options.engines, step)
         self._note(weights, whole)
         return firsts
 
-    def _checked(self, weights: Mapping[Name, Array], grads: Mapping[Name, Array], due: Due, whole: bool) -> Due:
+    def _checked(
+        self, weights: Mapping[Name, Array], grads: Mapping[Name, Array], due: TensorsToStep, whole: bool
+    ) -> TensorsToStep:
         """Return the work of a step, from names and arrays that are checked one by one."""
         for option, by_name in self._options.by_name.items():
             if whole and not self._matched:
@@ -144,16 +146,16 @@ class Optimizer(Like):
             self._meet(weights)
         names = {self._named(name, weights): name for name in due.names}
         each = [self._entry(name, weights[key], grads[key]) for name, key in names.items()]
-        return Due(list(names), [p for p, _ in each], [g for _, g in each])
+        return TensorsToStep(list(names), [p for p, _ in each], [g for _, g in each])
 
     def _meet(self, weights: Mapping[Name, Array]) -> None:
         """Warn if no weights have a name of the loaded state, which then belongs to another model."""
         known, self._unmet = self._unmet, frozenset()
         if weights and known.isdisjoint(map(as_name, weights)):
             warn(
-                f"the loaded state is of {few(sorted(known, key=str))}, but no weights have one of these names; the "
-                f"weights are {few(weights)} and start with new state. Pass weights by the names with which they "
-                "were saved."
+                f"the loaded state is of {first_few(sorted(known, key=str))}, but no weights have one of these names; "
+                f"the weights are {first_few(weights)} and start with new state. Pass weights by the names with which "
+                "they were saved."
             )
 
     def _note(self, weights: Mapping[Name, Array], whole: bool) -> None:
@@ -181,7 +183,7 @@ class Optimizer(Like):
 
     def _planned(
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
-    ) -> Planned:
+    ) -> PlannedTensor:
         options = options or self._options
         said = {option: by_name(name) for option, by_name in options.by_name.items()}
         decay = said["decay"]
@@ -190,7 +192,7 @@ class Optimizer(Like):
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
         plan = Plan.of(name, self._rule, h, shape, lay_out(name, self._rule, h, shape, said["blocks"], machine_eps))
-        return Planned(plan, options.storage, (said["lr_scale"], factor))
+        return PlannedTensor(plan, options.storage, (said["lr_scale"], factor))
 
     # ---- options
 
@@ -237,7 +239,7 @@ class Optimizer(Like):
             for name, slot in self._slots.items():
                 plan = self._planned(name, slot.shape, options=changed).plan
                 states[name] = refitted(name, slot, plan, before, changed)
-            self._tensors.begin(states)
+            self._tensors.replace_slots(states)
             self._matched = False
         self._options = changed
 
@@ -297,7 +299,7 @@ class Optimizer(Like):
         saved = _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
         self._options, own = self._options.changed(saved.settings), self._tensors
         own.skipped, own.furthest = saved.skipped, saved.step
-        own.begin(saved.slots)
+        own.replace_slots(saved.slots)
         self._seen.clear()
         self._unmet = frozenset(saved.slots)
 

@@ -13,17 +13,17 @@ import numpy as np
 from layerwise.catalog.registry import ENTRIES
 from layerwise.core.plan import Plan
 from layerwise.core.slot import NamedState, Slot
-from layerwise.engines import Engine, choose
+from layerwise.engines import Engine, choose_engines
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.layout.blocks import as_blocks
 from layerwise.numpy._arrays import Arrays, named_dtype
-from layerwise.numpy._together import ENGINES, RATES
+from layerwise.numpy._steps import ENGINES, RATES
 from layerwise.options import checks
 from layerwise.options.by_name import INSTEAD, ByName, Name, is_by_name
 from layerwise.options.settings import Hyper, options_in_order
 from layerwise.rules.states import is_signed
 from layerwise.storage.coded import CODED
-from layerwise.storage.options import OPTIONS, Wanted, check_fits, checked, wanted
+from layerwise.storage.options import OPTIONS, RequestedStorage, check_fits, checked_option, requested_storage
 
 FLAGS = ("skip_nonfinite", "shared_count")
 BY_NAME = ("lr_scale", "decay", "blocks")
@@ -43,7 +43,7 @@ class Options:
     given: Mapping[str, Any]  # every option by its name, in the form in which it is read
     h: Hyper
     by_name: Mapping[str, ByName]
-    storage: Wanted
+    storage: RequestedStorage
     engines: tuple[Engine, ...]  # that may step
 
     @classmethod
@@ -58,15 +58,15 @@ class Options:
         make: Callable[..., Hyper] = hyper
         h = make(**{name: given[name] for name in own - several.keys()})
         flags = {name: checks.flag(name, given[name]) for name in FLAGS}
-        engines = choose(given["engine"], ENGINES)
+        engines = choose_engines(given["engine"], ENGINES)
         by_name = _by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **several})
-        want = wanted(given, ENTRIES[hyper.optimizer].rule)
+        want = requested_storage(given, ENTRIES[hyper.optimizer].rule)
         check_fits(want, h)
         for argument, names in (("momentum_dtype", h.state_dtypes().values()), ("state_dtype", want.state.values())):
             for name in {*names} - CODED.keys():
                 named_dtype(argument, name)
         seen = {name: one.given for name, one in by_name.items() if one.given is not None}
-        stored = {name: checked(name, given[name]) for name in OPTIONS}
+        stored = {name: checked_option(name, given[name]) for name in OPTIONS}
         known = {**{name: given.get(name) for name in names_of(hyper)}, **vars(h), **flags, **stored, **seen}
         return cls(known, h, by_name, want, engines)
 
@@ -93,7 +93,12 @@ class Options:
 
     def in_words(self) -> str:
         """Return the options that differ from the defaults, as they would be passed."""
-        usual = {**vars(type(self.h)()), **dict.fromkeys(FLAGS, False), **Wanted().words(), "state_dtype": None}
+        usual = {
+            **vars(type(self.h)()),
+            **dict.fromkeys(FLAGS, False),
+            **RequestedStorage().as_options(),
+            "state_dtype": None,
+        }
         shown = [key for key, value in self.given.items() if key in ALWAYS_SHOWN or repr(value) != repr(usual.get(key))]
         return ", ".join(f"{key}={self.given[key]!r}" for key in shown)
 
@@ -132,7 +137,7 @@ def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Optio
         old, dtype = slot.arrays.get(field), dtypes.get(field, "float64" if wide else "float32")
         if (None if old is None else old.shape) == shape:
             if old is not None and dtypes.get(field) != others.get(field):
-                state.replace(field, state.numbers(field).astype(dtype))
+                state.replace(field, state.in_floating_point(field).astype(dtype))
         elif _may_begin(plan.rule, field) and (old is None or shape is None):
             state.replace(field, None if shape is None else np.zeros(shape, dtype))
         else:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerwise.core.plan import Plan
-from layerwise.core.slot import NamedState, Part, Slot
+from layerwise.core.slot import ArraySpec, NamedState, Slot
 from layerwise.errors import HyperparameterError, ParameterError, StateError
 from layerwise.numpy._arrays import Array, Arrays, named_dtype
 from layerwise.options.by_name import Name, lacks_and_has
-from layerwise.options.checks import Check, Refused, number, one_of
+from layerwise.options.checks import Check, RefusedValue, number, one_of
 from layerwise.storage.options import COUNT, SEED
 
 FORMAT = 1
@@ -66,7 +66,7 @@ def load(
         raise StateError(f"{lacks_and_has('the state', missing, unknown, 'a state of layerwise')}. {WAY_OUT}")
     if str(header["optimizer"]) != optimizer:
         raise StateError(f"the state is of {header['optimizer']}, not of {optimizer}. Load it into the same optimizer.")
-    if held("format", header, COUNT) != FORMAT:
+    if checked_number("format", header, COUNT) != FORMAT:
         raise StateError(f"the state has format {header['format']}, but this version reads {FORMAT}. Update layerwise.")
     entries: dict[Name, dict[str, Array]] = {}
     for key, value in arrays.items():
@@ -74,7 +74,9 @@ def load(
             name, _, field = key.rpartition("/")
             entries.setdefault(name, {})[field] = value
     slots = {name: _slot(name, entry, plan_of) for name, entry in _with_ids(entries, header).items()}
-    return Saved(slots, _settings(header, here), held("skipped", header, COUNT), held("step", header, COUNT))
+    return Saved(
+        slots, _settings(header, here), checked_number("skipped", header, COUNT), checked_number("step", header, COUNT)
+    )
 
 
 def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]) -> dict[Name, dict[str, Array]]:
@@ -93,17 +95,17 @@ def _readable(key: str, value: object) -> Array:
         raise StateError(f"{key!r} cannot be read as an array of numbers: {problem} {WAY_OUT}") from None
 
 
-def held(key: str, entry: Mapping[str, object], check: Check, whose: str = "") -> Any:
+def checked_number(key: str, entry: Mapping[str, object], check: Check, whose: str = "") -> Any:
     """Return a number of a state; raise unless this check allows it."""
     try:
         return check.convert(entry.get(key))
-    except Refused:
+    except RefusedValue:
         raise StateError(f"{whose + key!r} must be {check.allowed}, but is {entry.get(key)!r}. {WAY_OUT}") from None
 
 
 def _settings(header: Mapping[str, Array], here: Mapping[str, object]) -> dict[str, object]:
     """Return the saved settings that an optimizer with these settings restores."""
-    found = {name: held(name, header, check) for name, check in SETTINGS.items() if name in header}
+    found = {name: checked_number(name, header, check) for name, check in SETTINGS.items() if name in header}
     common = {name: value for name, value in found.items() if name in here}
     role, own = common.pop("relative_step", False), here.get("relative_step", False)
     if "lr" in common and role != own:
@@ -133,14 +135,14 @@ def _slot(name: Name, entry: Mapping[str, Array], plan_of: Callable[[Name, tuple
             f"{_keys(name, missing)}. Create the optimizer with the options it was saved with."
         )
     arrays = {key: _array(f"{name}/{key}", entry[key], part) for key, part in parts.items() if key in entry}
-    return Slot(arrays, held("step", entry, COUNT, f"{name}/"), plan.shape)
+    return Slot(arrays, checked_number("step", entry, COUNT, f"{name}/"), plan.shape)
 
 
 def _keys(name: Name, fields: set[str]) -> str:
     return ", ".join(repr(f"{name}/{field}") for field in sorted(fields)) or "none"
 
 
-def _array(key: str, array: Array, part: Part) -> Array:
+def _array(key: str, array: Array, part: ArraySpec) -> Array:
     """Return an array, if it is valid for this part of the state."""
     if array.dtype == np.dtype("V2"):  # files store bfloat16, which NumPy does not know, as these bytes
         try:

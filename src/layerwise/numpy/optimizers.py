@@ -3,10 +3,10 @@
 `optimizers.pyi`, which `make generate` prints, shows them to readers and their tools.
 """
 
-from layerwise.catalog.making import Home
+from layerwise.catalog.making import TargetModule
 from layerwise.layout.blocks import Split
 from layerwise.numpy._optimizer import Optimizer
 
-_made = Home(__name__, {"Split": Split}).classes("numpy", Optimizer)
+_made = TargetModule(__name__, {"Split": Split}).classes("numpy", Optimizer)
 globals().update(_made)
 __all__ = list(_made)

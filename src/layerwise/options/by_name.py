@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.options.checks import of_python
+from layerwise.options.checks import numpy_to_python
 from layerwise.options.misspellings import nearest
 
 
@@ -76,7 +76,7 @@ def check_matched(argument: str, patterns: Iterable[Any], names: Collection[Name
         )
 
 
-def few(names: Iterable[object]) -> str:
+def first_few(names: Iterable[object]) -> str:
     """Return the first few names, in words."""
     first = [repr(name) for name, _ in zip(names, range(6), strict=False)]
     return ", ".join([*first[:5], "…"] if len(first) > 5 else first) or "none"
@@ -86,7 +86,7 @@ def lacks_and_has(one: str, lacking: Collection[str], besides: Collection[str], 
     """Return which names only one of two has, in words."""
     rows = ((lacking, "lacks", "has"), (besides, "has", "lacks"))
     return f"{one} " + ", and ".join(
-        f"{here} {few(sorted(names))}, which {other} {there}" for names, here, there in rows if names
+        f"{here} {first_few(sorted(names))}, which {other} {there}" for names, here, there in rows if names
     )
 
 
@@ -109,7 +109,7 @@ class ByName:
     def __post_init__(self) -> None:
         if isinstance(self.given, Mapping):
             # Copy: later changes to the caller's dict must not affect us.
-            object.__setattr__(self, "given", {name: of_python(x) for name, x in self.given.items()})
+            object.__setattr__(self, "given", {name: numpy_to_python(x) for name, x in self.given.items()})
             for name, value in self.given.items():
                 if not (isinstance(name, str) or _is_id(name)):
                     raise HyperparameterError(

@@ -19,7 +19,7 @@ Convert = Callable[[object], Any]
 Contradiction = tuple[object, str, str, str]  # whether it is one; the option, what is allowed, and the way out
 
 
-class Refused(Exception):
+class RefusedValue(Exception):
     """Raised by a conversion for a value that it cannot take; the option turns it into a message.
 
     Its argument, if there is one, is what to say instead, with the option's name in place of {}.
@@ -38,7 +38,7 @@ class Check:
     def __call__(self, argument: str, value: object, way_out: str) -> Any:
         try:
             return self.convert(value)
-        except Refused as why:
+        except RefusedValue as why:
             if why.args:
                 raise HyperparameterError(why.args[0].format(argument)) from None
             if way_out.startswith("Pass") and self._takes_as_number(value):
@@ -49,7 +49,7 @@ class Check:
         """Return True for an allowed value."""
         try:
             self.convert(value)
-        except Refused:
+        except RefusedValue:
             return False
         return True
 
@@ -64,11 +64,11 @@ class Check:
         def either(value: object) -> Any:
             try:
                 return self.convert(value)
-            except Refused as first:
+            except RefusedValue as first:
                 try:
                     return other.convert(value)
-                except Refused as second:
-                    raise Refused(*(first.args or second.args)) from None
+                except RefusedValue as second:
+                    raise RefusedValue(*(first.args or second.args)) from None
 
         return Check(f"{self.allowed} or {other.allowed}", either, choices=self.choices + other.choices)
 
@@ -97,7 +97,7 @@ class Checked:
         yield from ()
 
 
-def plain(value: Any, of_one: bool = False) -> Any:
+def to_python(value: Any, of_one: bool = False) -> Any:
     """Return a scalar or zero-dimensional array of any array library as a Python object.
 
     With `of_one`, also convert an array of one element with any number of dimensions.
@@ -108,37 +108,37 @@ def plain(value: Any, of_one: bool = False) -> Any:
     if dims and not (of_one and math.prod(value.shape) == 1):
         return value
     if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):
-        raise Refused  # a date or duration is not a number, although item() would return one
+        raise RefusedValue  # a date or duration is not a number, although item() would return one
     try:
         return value.item()
     except Exception:  # an array without a value: traced, or without data
-        raise Refused from None
+        raise RefusedValue from None
 
 
-def of_python(value: object) -> Any:
+def numpy_to_python(value: object) -> Any:
     """Return a NumPy number or text as the Python object, which every file and process can hold."""
     return value.item() if isinstance(value, (np.generic, np.ndarray)) and not value.ndim else value
 
 
-def members(value: object) -> tuple[Any, ...]:
+def members_of_sequence(value: object) -> tuple[Any, ...]:
     """Return the members of a sequence or of a one-dimensional array, but not of text."""
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
         try:
             return tuple(value.tolist())
         except Exception:  # an array without values, or one whose numbers cannot be taken out
-            raise Refused from None
+            raise RefusedValue from None
     if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Sequence):
-        raise Refused
+        raise RefusedValue
     return tuple(value)
 
 
 def _patterns(value: object) -> tuple[str, ...]:
-    found = members(value)
+    found = members_of_sequence(value)
     try:
         for pattern in found:
             re.compile(pattern)
     except (re.error, TypeError):
-        raise Refused from None
+        raise RefusedValue from None
     return found
 
 
@@ -154,29 +154,29 @@ def all_matched(argument: str, patterns: Sequence[str], paths: Sequence[str]) ->
             raise HyperparameterError(sentence(argument, "patterns that each match a path", pattern, way_out))
 
 
-def is_used_up(value: object) -> bool:
+def is_exhausted(value: object) -> bool:
     """Return True for an exhausted generator."""
     return inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
 
 
 def as_float(value: object) -> float:
     """Return a finite number as a float: a Python number or an array of one element, but not a bool or text."""
-    value = plain(value, of_one=True)
+    value = to_python(value, of_one=True)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise Refused
+        raise RefusedValue
     try:
         x = float(value)
     except OverflowError:
-        raise Refused from None
+        raise RefusedValue from None
     if not math.isfinite(x):
-        raise Refused
+        raise RefusedValue
     return x + 0.0  # -0.0 is 0
 
 
 def as_int(value: object) -> int:
-    value = plain(value)
+    value = to_python(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise Refused
+        raise RefusedValue
     return int(value)
 
 
@@ -186,7 +186,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False, to: bool 
     def convert(value: object) -> float:
         x = as_float(value)
         if (x <= low if above else x < low) or (x > high if to else x >= high):
-            raise Refused
+            raise RefusedValue
         return x
 
     if low == -math.inf and high == math.inf:
@@ -204,7 +204,7 @@ def integer(low: int, bits: int | None = None) -> Check:
     def convert(value: object) -> int:
         n = as_int(value)
         if n < low or (bits is not None and n >> bits):
-            raise Refused
+            raise RefusedValue
         return n
 
     return Check(f"an integer ≥ {low}" + ("" if bits is None else f" and < 2^{bits}"), convert)
@@ -220,12 +220,12 @@ def one_of(*choices: object) -> Check:
     """Return a check for one of the given values. True does not equal 1."""
 
     def convert(value: object) -> Any:
-        value = plain(value)
+        value = to_python(value)
         kind = str if isinstance(value, str) else type(value)
         for choice in choices:
             if kind is type(choice) and value == choice:
                 return choice
-        raise Refused
+        raise RefusedValue
 
     return Check(alternatives([*map(repr, choices)]), convert, choices=choices)
 
@@ -234,12 +234,12 @@ def pair(first: Check, second: Check, ordered: bool = False) -> Check:
     """Return a check for two values. If `ordered`, the first is at most the second, and None is no bound."""
 
     def convert(value: object) -> tuple[object, object]:
-        values = members(value)
+        values = members_of_sequence(value)
         if len(values) != 2:
-            raise Refused
+            raise RefusedValue
         low, high = first.convert(values[0]), second.convert(values[1])
         if ordered and None not in (low, high) and low > high:
-            raise Refused
+            raise RefusedValue
         return low, high
 
     words = f"a pair ({first.allowed}, {second.allowed})" + " with the first ≤ the second" * ordered
@@ -251,9 +251,9 @@ def pair(first: Check, second: Check, ordered: bool = False) -> Check:
 def schedule() -> Check:
     def convert(value: object) -> Any:
         if not callable(value) or isinstance(value, type):
-            raise Refused
+            raise RefusedValue
         if not is_called_with(value, 0):
-            raise Refused(
+            raise RefusedValue(
                 "`{0}` is called with the step, which this function does not take: {0}=lambda step: 0.1 does."
             )
         return value
@@ -285,7 +285,7 @@ def _dtype_name(value: Any) -> Any:
     try:
         return np.dtype(value).name
     except Exception:  # an object may raise anything when it is asked for its dtype
-        raise Refused from None
+        raise RefusedValue from None
 
 
 def dtype(*names: str) -> Check:

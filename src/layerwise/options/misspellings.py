@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from layerwise.errors import ArgumentError, ContradictionError, UnknownOptionError, shown, warn
 from layerwise.options.arguments import OF_APIS, REQUIRED, Argument
 from layerwise.options.checks import alternatives
-from layerwise.options.names import OF_PAIR, same
+from layerwise.options.names import OF_PAIR, synonyms
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -46,7 +46,7 @@ NOT_HERE = {
 }
 
 
-def binding(
+def argument_binder(
     of: str, declared: Sequence[Argument], way_out: str = "", of_groups: Collection[str] = ()
 ) -> Callable[[Sequence[object], Mapping[str, object]], dict[str, Any]]:
     """Return what gives the arguments of a call by their names, and refuses unknown, missing and repeated ones.
@@ -79,7 +79,7 @@ def binding(
     return bound
 
 
-def needing_all(way_out: str) -> Callable[[F], F]:
+def explaining_missing(way_out: str) -> Callable[[F], F]:
     """Return a decorator for a method that explains how to call it if arguments are missing."""
 
     def done(method: F) -> F:
@@ -131,7 +131,7 @@ def guess(name: str, known: Collection[str], cutoff: float = CUTOFF) -> str:
 
 
 def _synonym(name: str, known: Collection[str]) -> str:
-    rows = [(names, remark) for names, remark in same() if name in names and not {*names}.isdisjoint(known)]
+    rows = [(names, remark) for names, remark in synonyms() if name in names and not {*names}.isdisjoint(known)]
     if not rows:
         return ""
     names, remark = next((row for row in rows if row[0][0] in known), rows[0])

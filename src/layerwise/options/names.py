@@ -13,7 +13,7 @@ Names = tuple[str, ...]  # the name of an option's argument, or the two names of
 OF_PAIR = ("the first of a pair", "the second of a pair")
 
 
-class Row(NamedTuple):
+class OptionNames(NamedTuple):
     """An option, or what only some APIs take, and its other names. In an API two names stand for the two of a pair."""
 
     own: str
@@ -38,70 +38,74 @@ class Row(NamedTuple):
 APIS = ("optax", "paddle", "keras", "beside")
 # An option that an optimizer lacks is answered with the first row that has one of its own.
 ROWS = (
-    Row("lr", optax="learning_rate", paddle="learning_rate", keras="learning_rate"),
-    Row("beta1", "b1 beta_1", optax="momentum"),
-    Row("beta2", "b2 beta_2"),
-    Row("betas", optax="b1 b2", paddle="beta1 beta2", beside="beta_1 beta_2"),
-    Row("betas", "momentum", OF_PAIR[0]),
-    Row("beta2_decay", beside="beta_2_decay"),
-    Row("beta2_decay", "beta_2_decay", "0.8 in optax is -0.8 in other libraries", optax="decay_rate"),
-    Row("eps", paddle="epsilon", beside="epsilon"),
-    Row("eps", beside="epsilon_1 epsilon_2"),
-    Row("eps", "eps1", OF_PAIR[0]),
-    Row("eps", "eps2", OF_PAIR[1]),
-    Row("beta2", "decay_rate_fn", "a function of the step"),
-    Row("weight_decay", "wd"),
-    Row("weight_decay", optax="weight_decay_rate", of="Adafactor"),
-    Row("weight_decay", paddle="lamb_weight_decay", of="Lamb"),
-    Row("clip_threshold", optax="clipping_threshold", of="Adafactor"),
-    Row("scale_parameter", optax="multiply_by_parameter_scale"),
-    Row("momentum_dtype", optax="mu_dtype", of="AdamW Lion Muon"),
-    Row("momentum_dtype", optax="dtype_momentum", of="Adafactor"),
-    Row("momentum_dtype", optax="accumulator_dtype", of="SGD"),
-    Row("trust_coefficient", "eta lars_coeff"),
-    Row("adapt", "always_adapt use_nvlamb", 'adapt=True always, adapt="decayed" only if weight_decay is not 0'),
-    Row("decay", "adam_w_mode", 'decay="l2" if it is False'),
-    Row("decay", "decoupled_decay decoupled_weight_decay weight_decouple", 'decay="decoupled"'),
-    Row(
+    OptionNames("lr", optax="learning_rate", paddle="learning_rate", keras="learning_rate"),
+    OptionNames("beta1", "b1 beta_1", optax="momentum"),
+    OptionNames("beta2", "b2 beta_2"),
+    OptionNames("betas", optax="b1 b2", paddle="beta1 beta2", beside="beta_1 beta_2"),
+    OptionNames("betas", "momentum", OF_PAIR[0]),
+    OptionNames("beta2_decay", beside="beta_2_decay"),
+    OptionNames("beta2_decay", "beta_2_decay", "0.8 in optax is -0.8 in other libraries", optax="decay_rate"),
+    OptionNames("eps", paddle="epsilon", beside="epsilon"),
+    OptionNames("eps", beside="epsilon_1 epsilon_2"),
+    OptionNames("eps", "eps1", OF_PAIR[0]),
+    OptionNames("eps", "eps2", OF_PAIR[1]),
+    OptionNames("beta2", "decay_rate_fn", "a function of the step"),
+    OptionNames("weight_decay", "wd"),
+    OptionNames("weight_decay", optax="weight_decay_rate", of="Adafactor"),
+    OptionNames("weight_decay", paddle="lamb_weight_decay", of="Lamb"),
+    OptionNames("clip_threshold", optax="clipping_threshold", of="Adafactor"),
+    OptionNames("scale_parameter", optax="multiply_by_parameter_scale"),
+    OptionNames("momentum_dtype", optax="mu_dtype", of="AdamW Lion Muon"),
+    OptionNames("momentum_dtype", optax="dtype_momentum", of="Adafactor"),
+    OptionNames("momentum_dtype", optax="accumulator_dtype", of="SGD"),
+    OptionNames("trust_coefficient", "eta lars_coeff"),
+    OptionNames("adapt", "always_adapt use_nvlamb", 'adapt=True always, adapt="decayed" only if weight_decay is not 0'),
+    OptionNames("decay", "adam_w_mode", 'decay="l2" if it is False'),
+    OptionNames("decay", "decoupled_decay decoupled_weight_decay weight_decouple", 'decay="decoupled"'),
+    OptionNames(
         "max_grad_norm",
         "grad_clip clip_grad clip_grad_norm clip_norm gradient_clip_val gradient_clipping max_norm",
         keras="global_clipnorm",
     ),
-    Row("max_grad_norm_per_tensor", keras="clipnorm"),
-    Row("max_grad_value", keras="clipvalue"),
-    Row("fused", "engine", "without it the fastest is picked; fused=False turns kernels off"),
-    Row("engine", "fused foreach", 'without it the fastest is picked; engine="rule" turns kernels off'),
-    Row("mask", "weight_decay_mask"),
-    Row("iterations", "steps iters num_iters num_iterations"),
-    Row("ns_steps", "steps iters num_iters num_iterations iterations"),
-    Row("momentum", "beta"),
-    Row("params", "parameters named_parameters"),
-    Row("master_weights", "multi_precision"),
-    Row("master_weights", "kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
-    Row("state_dtype", "bits optim_bits", 'state_dtype="int8" is 8 bits'),
-    Row("state_dtype", "block_size block_wise", "groups of 64; `blocks` are parts of a tensor that count as layers"),
-    Row("rounding", "stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
-    Row("bias_correction", "correct_bias debias"),
-    Row("decay_scale", "fixed_decay", 'decay_scale="none"'),
-    Row("peak_lr", "corrected_weight_decay", 'with decay="decoupled", the first lr'),
-    Row("trust_clip", "max_coeff min_coeff max_unorm", "bounds of the ratio, a pair"),
-    Row("max_weight_norm", "clamp_value"),
-    Row("eps_root", "eps_inside_sqrt", "the eps inside the root"),
-    Row("scale", "adjust_lr_fn consistent_rms rms_rate"),
-    Row("ns_coefficients", "muon_a muon_b muon_c", "(a, b, c)"),
+    OptionNames("max_grad_norm_per_tensor", keras="clipnorm"),
+    OptionNames("max_grad_value", keras="clipvalue"),
+    OptionNames("fused", "engine", "without it the fastest is picked; fused=False turns kernels off"),
+    OptionNames("engine", "fused foreach", 'without it the fastest is picked; engine="rule" turns kernels off'),
+    OptionNames("mask", "weight_decay_mask"),
+    OptionNames("iterations", "steps iters num_iters num_iterations"),
+    OptionNames("ns_steps", "steps iters num_iters num_iterations iterations"),
+    OptionNames("momentum", "beta"),
+    OptionNames("params", "parameters named_parameters"),
+    OptionNames("master_weights", "multi_precision"),
+    OptionNames("master_weights", "kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
+    OptionNames("state_dtype", "bits optim_bits", 'state_dtype="int8" is 8 bits'),
+    OptionNames(
+        "state_dtype", "block_size block_wise", "groups of 64; `blocks` are parts of a tensor that count as layers"
+    ),
+    OptionNames("rounding", "stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
+    OptionNames("bias_correction", "correct_bias debias"),
+    OptionNames("decay_scale", "fixed_decay", 'decay_scale="none"'),
+    OptionNames("peak_lr", "corrected_weight_decay", 'with decay="decoupled", the first lr'),
+    OptionNames("trust_clip", "max_coeff min_coeff max_unorm", "bounds of the ratio, a pair"),
+    OptionNames("max_weight_norm", "clamp_value"),
+    OptionNames("eps_root", "eps_inside_sqrt", "the eps inside the root"),
+    OptionNames("scale", "adjust_lr_fn consistent_rms rms_rate"),
+    OptionNames("ns_coefficients", "muon_a muon_b muon_c", "(a, b, c)"),
     # Of functions that make groups.
-    Row("no_decay", "skip skip_list no_weight_decay no_weight_decay_list decay_exempt exclude_from_weight_decay"),
-    Row(
+    OptionNames(
+        "no_decay", "skip skip_list no_weight_decay no_weight_decay_list decay_exempt exclude_from_weight_decay"
+    ),
+    OptionNames(
         "no_decay",
         "exclude_bias_n_norm exclude exclude_list exempt wd_ban_list",
         "`no_adapt` lists those without a trust ratio",
     ),
-    Row("no_adapt", "no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude"),
+    OptionNames("no_adapt", "no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude"),
 )
 
 
 @cache
-def same() -> list[tuple[Sequence[str], str]]:
+def synonyms() -> list[tuple[Sequence[str], str]]:
     """Return names of one thing, the option first, and what differs besides."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in ROWS:
@@ -124,12 +128,12 @@ def _called(api: str, h: type[Hyper]) -> dict[str, Names]:
 
 
 @dataclass(frozen=True)
-class Spelling:
+class ApiNames:
     """The names of options in one API."""
 
     api: str
 
-    def of(self, h: type[Hyper]) -> Mapping[str, Names]:
+    def renamed_options(self, h: type[Hyper]) -> Mapping[str, Names]:
         """Return the names of a rule's options that are called otherwise, by option."""
         kind: Any = h
         found = _called(self.api, kind)
@@ -138,26 +142,26 @@ class Spelling:
 
     def in_messages(self, h: type[Hyper]) -> dict[str, str]:
         """Return each option's name, if it differs."""
-        return {option: ", ".join(names) for option, names in self.of(h).items()}
+        return {option: ", ".join(names) for option, names in self.renamed_options(h).items()}
 
-    def called(self, h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:
+    def as_arguments(self, h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options as arguments, under the names that they have in this API."""
         found: dict[str, object] = {}
         for option, value in options.items():
-            names = self.of(h).get(option, (option,))
+            names = self.renamed_options(h).get(option, (option,))
             found |= {names[0]: value} if len(names) == 1 else dict(zip(names, value, strict=True))
         return found
 
     def arguments(self, h: type[Hyper]) -> list[str]:
         """Return the names of all arguments that are options."""
-        return [name for spec in fields(h) for name in self.of(h).get(spec.name, (spec.name,))]
+        return [name for spec in fields(h) for name in self.renamed_options(h).get(spec.name, (spec.name,))]
 
 
 def is_pair(names: Sequence[str]) -> bool:
     return len(names) > 1
 
 
-def pair(
+def checked_pair(
     h: type[Hyper],
     option: str,
     names: Names,
@@ -177,8 +181,8 @@ def pair(
     return tuple(found)
 
 
-OPTAX, PADDLE = Spelling("optax"), Spelling("paddle")
-OF_KERAS, KERAS = Spelling("keras"), Spelling("beside")  # Keras's own arguments; names beside the options
+OPTAX, PADDLE = ApiNames("optax"), ApiNames("paddle")
+OF_KERAS, KERAS = ApiNames("keras"), ApiNames("beside")  # Keras's own arguments; names beside the options
 PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the defaults of Paddle's optimizer
 
 

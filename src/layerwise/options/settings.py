@@ -100,11 +100,11 @@ class Hyper(Checked):
     @property
     def model_bound(self) -> float:
         """The bound of the global gradient norm, a sum over every tensor of the model; 0 for no bound."""
-        bound: float | None = getattr(self, "max_grad_norm", None)  # of some rules; `counting` gives it to all
+        bound: float | None = getattr(self, "max_grad_norm", None)  # of some rules; `counted_in_norm` gives it to all
         return 0.0 if bound is None else bound
 
     @property
-    def asks_of_model(self) -> bool:
+    def needs_model_sum(self) -> bool:
         """True if a step requests a sum over every tensor of the model."""
         return is_on(self.model_bound)
 
@@ -119,7 +119,7 @@ class Hyper(Checked):
         return True
 
     @property
-    def whole_step(self) -> float | None:
+    def step_per_lr(self) -> float | None:
         """The length of a whole step at lr=1, including momentum, as a fraction of the weights' norm, if it is
         fixed.
         """
@@ -130,9 +130,9 @@ class Hyper(Checked):
         """False for settings that are too rare for printed kernels."""
         return True
 
-    def counting(self: H) -> H:
+    def counted_in_norm(self: H) -> H:
         """Return settings whose gradient counts towards the global norm, even if they do not clip."""
-        return self if self.asks_of_model else settled(self, max_grad_norm=inf)
+        return self if self.needs_model_sum else with_values(self, max_grad_norm=inf)
 
     def state_dtypes(self) -> dict[str, str]:
         """Return the dtypes requested for parts of the state, by name; the other parts have the dtype of the
@@ -140,7 +140,7 @@ class Hyper(Checked):
         """
         return {}
 
-    def on(self: H, quick: str | None) -> H:
+    def with_fast_dtype(self: H, quick: str | None) -> H:
         """Return the settings for a device that multiplies matrices faster in this dtype (None if in no dtype)."""
         return self
 
@@ -148,7 +148,7 @@ class Hyper(Checked):
         """Return the settings fitted to a tensor: to its shape, and to its dtype's epsilon."""
         return self
 
-    def divided(self: H, shape: Shape, parts: Shape | None, replicas: int) -> H:
+    def for_shards(self: H, shape: Shape, parts: Shape | None, replicas: int) -> H:
         """Return the fitted settings for a tensor that is divided into this many parts along each dimension, or
         anywhere (None).
 
@@ -164,9 +164,9 @@ class Hyper(Checked):
             object.__setattr__(settled, name, value)
         return settled
 
-    def form(self) -> tuple[object, ...]:
+    def without_numbers(self) -> tuple[object, ...]:
         """Return the settings without their numbers; the layout of a step depends only on whether a number is 0."""
-        return (self.asks_of_model, *(_form(getattr(self, spec.name)) for spec in fields(self)))
+        return (self.needs_model_sum, *(_form(getattr(self, spec.name)) for spec in fields(self)))
 
     @classmethod
     def check(
@@ -196,13 +196,13 @@ class ClippedByNorm(Hyper):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumberOfLayer(Hyper):
+class OneNumberPerLayer(Hyper):
     """Options of rules whose state has one number per layer."""
 
     block_dims: ClassVar[Shape] = ()  # the shape of the tensor that these settings are fitted to
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
-        return settled(self, block_dims=block_dims)
+        return with_values(self, block_dims=block_dims)
 
     def layer_shape(self, shape: Shape) -> Shape:
         """Return the shape of one number for each layer of a tensor of this shape."""
@@ -235,7 +235,7 @@ class TrustRatio(Hyper):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedTrustRatio(TrustRatio):
+class WeightNormBound(TrustRatio):
     """A trust ratio with an upper bound of the weights' norm."""
 
     max_weight_norm: float | None = option(
@@ -265,7 +265,7 @@ class L2Penalty(Hyper):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepLength(TrustRatio, NumberOfLayer):
+class StepLength(TrustRatio, OneNumberPerLayer):
     """The length of a tensor's step, once its direction is known."""
 
     keep_norm: bool | Literal["first"] = option(
@@ -338,7 +338,7 @@ class StoredMomentum(Hyper):
         return {} if own.momentum_dtype is None else {field: own.momentum_dtype}
 
 
-def settled(h: H, **values: object) -> H:
+def with_values(h: H, **values: object) -> H:
     """Return settings with these values: the same object for all equal tensors, so that their coefficients are computed
     once.
     """
@@ -361,7 +361,7 @@ def options_in_order(h: type[Hyper]) -> list[str]:
     return [name for name in dict.fromkeys(own) if name in there]
 
 
-def in_words(value: object) -> object:
+def as_plain_value(value: object) -> object:
     """Return a setting as other processes and checkpoints see it: a function by its name."""
     if not callable(value):
         return value

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 import paddle
 
 from layerwise.core.plan import Plan
-from layerwise.drivers import Run, local
-from layerwise.engines.measurements import with_both
+from layerwise.drivers import TensorRun, drive_whole
+from layerwise.engines.measurements import with_norms_and_rms
 from layerwise.engines.rule import in_stacks
 from layerwise.errors import HyperparameterError, LayerwiseError
 from layerwise.layout.pieces import Layout, Piece
 from layerwise.options.settings import Hyper
-from layerwise.paddle._arrays import Variable, computing, dtype_name, shape_of
-from layerwise.paddle._variables import NAMESPACE, Array, Constants, Numbers, bare, in_dtype, wide
-from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Functions, Now, Scalar, Stepped
-from layerwise.storage.weights import MASTER
+from layerwise.paddle._arrays import Variable, arithmetic_dtype, dtype_name, shape_of
+from layerwise.paddle._variables import NAMESPACE, Array, Constants, SharedNumbers, broadcast, in_dtype, to_variables
+from layerwise.rules.arrays import apply_moves
+from layerwise.rules.requests import Functions, Now, Scalar, Stepped
+from layerwise.storage.sixteen_bits import MASTER
 
 
-class Due(NamedTuple):
+class ParameterStep(NamedTuple):
     """A parameter to step."""
 
     p: Variable
@@ -35,7 +35,7 @@ class Due(NamedTuple):
     master: Variable | None  # its float32 copy
 
 
-class Kept(NamedTuple):
+class KeptVariables(NamedTuple):
     """The variables that a program keeps for a parameter from run to run."""
 
     p: Variable
@@ -43,16 +43,16 @@ class Kept(NamedTuple):
     step: Variable
 
 
-class Job(NamedTuple):
+class PieceToStep(NamedTuple):
     """A piece of a parameter to step."""
 
-    due: Due
-    kept: Kept
+    due: ParameterStep
+    kept: KeptVariables
     piece: Piece
 
     @property
     def dtype(self) -> str:
-        return computing(self.due.p)
+        return arithmetic_dtype(self.due.p)
 
     @property
     def kind(self) -> Hashable:
@@ -69,31 +69,31 @@ class Job(NamedTuple):
         return (None if x is None else in_dtype(self.dtype, self.piece.view(x)) for x in stored)
 
 
-class Done(NamedTuple):
+class PieceResult(NamedTuple):
     """The results of a piece's step."""
 
     p: Variable
     stepped: Stepped
 
 
-def stepped(
-    dues: Sequence[Due], known: Mapping[str, Kept], skip: Variable | None
-) -> Iterator[tuple[Due, list[Stepped]]]:
+def append_step(
+    dues: Sequence[ParameterStep], known: Mapping[str, KeptVariables], skip: Variable | None
+) -> Iterator[tuple[ParameterStep, list[Stepped]]]:
     """Append a step of these parameters, which is skipped if `skip` is true; yield the results of the pieces."""
-    pieces = [Job(due, known[due.p.name], piece) for due in dues for piece in due.plan.layout.pieces]
+    pieces = [PieceToStep(due, known[due.p.name], piece) for due in dues for piece in due.plan.layout.pieces]
     stacks = in_stacks([job.kind for job in pieces], [prod(job.piece.shape) for job in pieces])
     groups = [[pieces[i] for i in places] for places in stacks]
     jobs = [job for group in groups for job in group]
     counts = paddle.concat([job.kept.step for job in jobs]) + 1
-    apart, numbers = paddle.split(counts, len(jobs)), Numbers(counts)
-    coupled = any(job.piece.h.asks_of_model for job in jobs)
+    apart, numbers = paddle.split(counts, len(jobs)), SharedNumbers(counts)
+    coupled = any(job.piece.h.needs_model_sum for job in jobs)
     tasks, first = [], 0
     for group in groups:
-        tasks.append(_Task(group, numbers, first))
+        tasks.append(_StackStep(group, numbers, first))
         first += len(group)
-    ends = local(NAMESPACE, [task.run(coupled) for task in tasks])
+    ends = drive_whole(NAMESPACE, [task.run(coupled) for task in tasks])
     done = [one for task, (end,) in zip(tasks, ends, strict=True) for one in task.apart(end)]
-    made: dict[str, list[tuple[Job, Done, Variable]]] = {}
+    made: dict[str, list[tuple[PieceToStep, PieceResult, Variable]]] = {}
     for job, one, count in zip(jobs, done, apart, strict=True):
         made.setdefault(job.due.p.name, []).append((job, one, count))
     for due in dues:
@@ -103,10 +103,10 @@ def stepped(
         yield due, [one.stepped for one in ordered]
 
 
-class _Task:
+class _StackStep:
     """The step of one piece, or of several that are stacked along a new last dimension."""
 
-    def __init__(self, jobs: Sequence[Job], numbers: Numbers, first: int) -> None:
+    def __init__(self, jobs: Sequence[PieceToStep], numbers: SharedNumbers, first: int) -> None:
         self._jobs, self._numbers = jobs, numbers
         self._place = first if len(jobs) == 1 else slice(first, first + len(jobs))
         read = [None if x[0] is None else self._stacked(x) for x in zip(*(job.arrays() for job in jobs), strict=True)]
@@ -118,16 +118,16 @@ class _Task:
     def _stacked(self, each: Sequence[object]) -> Variable:
         return each[0] if len(each) == 1 else paddle.stack(list(each), axis=-1)
 
-    def run(self, coupled: bool) -> Run:
+    def run(self, coupled: bool) -> TensorRun:
         """Return the run of the rule; its gradients may be coupled by the global norm."""
         job = self._jobs[0]
         piece, rule = job.piece, job.due.plan.rule
-        h = piece.h.counting() if coupled else piece.h
+        h = piece.h.counted_in_norm() if coupled else piece.h
         shape, block_dims = piece.shape, piece.block_dims
         if len(self._jobs) > 1:
             shape, block_dims = (*shape, len(self._jobs)), (*block_dims, len(shape))
         step = rule.step(self._xp(), self._p, self._g, rule.State(*self._state), h, self._now())
-        return Run((step,), shape, block_dims, h.asks_of_model, alike=h if h.of_matrices else None)
+        return TensorRun((step,), shape, block_dims, h.needs_model_sum, alike=h if h.of_matrices else None)
 
     def _xp(self) -> Functions:
         return NAMESPACE if self._jobs[0].due.plan.h.follows_step else self._numbers.namespace(self._place)
@@ -143,7 +143,7 @@ class _Task:
 
     def _beta2(self, h: Hyper, t: Array) -> Scalar | None:
         try:
-            beta2 = h.beta2_of(t.variable, lambda x, low: paddle.maximum(x, t.beside(low)))
+            beta2 = h.beta2_of(t.variable, lambda x, low: paddle.maximum(x, t.as_operand(low)))
         except LayerwiseError:
             raise
         except Exception as problem:
@@ -155,34 +155,38 @@ class _Task:
             return beta2
         return self._array(paddle.reshape(in_dtype(self._jobs[0].dtype, beta2), []))
 
-    def apart(self, end: Stepped) -> list[Done]:
+    def apart(self, end: Stepped) -> list[PieceResult]:
         """Return the results of each piece."""
-        p = bare(moved(NAMESPACE, self._p, end.moves))
+        p = to_variables(apply_moves(NAMESPACE, self._p, end.moves))
         n = len(self._jobs)
         if n == 1:
-            return [Done(p, end)]
-        state = [[None] * n if x is None else paddle.unstack(bare(x), axis=-1) for x in end.state]
+            return [PieceResult(p, end)]
+        state = [[None] * n if x is None else paddle.unstack(to_variables(x), axis=-1) for x in end.state]
         each = zip(*state, strict=True) if state else [()] * n
         found = zip(paddle.unstack(p, axis=-1), each, strict=True)
         return [
-            Done(new, Stepped((), own, {key: (x, i) for key, x in end.stats.items()}))
+            PieceResult(new, Stepped((), own, {key: (x, i) for key, x in end.stats.items()}))
             for i, (new, own) in enumerate(found)
         ]
 
 
-def _write(due: Due, kept: Kept, done: Sequence[Done], count: Variable, skip: Variable | None) -> None:
+def _write(
+    due: ParameterStep, kept: KeptVariables, done: Sequence[PieceResult], count: Variable, skip: Variable | None
+) -> None:
     """Append operations that write the results of all pieces, after all are computed."""
     plan, arrays, layout = due.plan, kept.arrays, due.plan.layout
     new = _joined(layout, [one.p for one in done], plan.shape)
     state = zip(plan.rule.State._fields, zip(*(one.stepped.state for one in done), strict=True), strict=True)
     results = [
-        (arrays[field], _joined(layout, bare(own), plan.state_shapes[field])) for field, own in state if field in arrays
+        (arrays[field], _joined(layout, to_variables(own), plan.state_shapes[field]))
+        for field, own in state
+        if field in arrays
     ]
     if MASTER in arrays:
         results.append((arrays[MASTER], new))
     for place, result in (*results, (due.p, new), (kept.step, count)):
         result = in_dtype(dtype_name(place), result)
-        assign(place, result if skip is None else paddle.where(wide(skip, shape_of(place)), place, result))
+        assign(place, result if skip is None else paddle.where(broadcast(skip, shape_of(place)), place, result))
 
 
 def _joined(layout: Layout, pieces: Sequence[Variable], shape: Any) -> Variable:
@@ -199,7 +203,7 @@ def assign(place: Variable, new: Variable) -> None:
 # ---- measurements
 
 
-def measured(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> dict[str, Variable]:
+def joined_measurements(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> dict[str, Variable]:
     """Return the measurements of a parameter's pieces, joined: numbers, or arrays of one number per block."""
     each = [_of_piece(one.stats, piece, dtype) for one, piece in zip(done, pieces, strict=True)]
     if pieces[0].part is None:
@@ -213,7 +217,7 @@ def _of_piece(stats: Mapping[str, object], piece: Piece, dtype: str) -> dict[str
     for key, x in stats.items():
         x = paddle.reshape(_entry(x, dtype), [-1])
         found[key] = Array(x if shape_of(x) == (blocks,) else paddle.expand(x, [blocks]), constants)
-    both = with_both(found, sqrt(max(1, prod(piece.shape) // max(1, blocks))))
+    both = with_norms_and_rms(found, sqrt(max(1, prod(piece.shape) // max(1, blocks))))
     return {key: x.variable for key, x in both.items()}
 
 

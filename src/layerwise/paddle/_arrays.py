@@ -10,12 +10,12 @@ from typing import Any
 import paddle
 from paddle.base.framework import EagerParamBase
 
-from layerwise.core.library import FLOATING, Whole
-from layerwise.core.library import computing as computing_name
-from layerwise.engines.addresses import Lying, check_distinct
+from layerwise.core.library import FLOATING, UnshardedArrays
+from layerwise.core.library import arithmetic_dtype as computing_name
+from layerwise.engines.addresses import StridedMemory, check_distinct
 from layerwise.engines.compiled import register_plain
 from layerwise.errors import GradientError, ParameterError
-from layerwise.rules.asks import Functions
+from layerwise.rules.requests import Functions
 
 Tensor = Any  # a paddle.Tensor, whose type hints are incomplete, or a variable of the static graph
 Variable = paddle.pir.Value
@@ -29,7 +29,7 @@ def dtype_name(x: Tensor) -> str:
     return str(x.dtype).rpartition(".")[2]
 
 
-def computing(x: Tensor) -> str:
+def arithmetic_dtype(x: Tensor) -> str:
     """Return the dtype of the arithmetic and of the state: at least float32."""
     return computing_name(dtype_name(x))
 
@@ -75,7 +75,7 @@ def _exists(x: Tensor) -> Tensor:
     return paddle.cast(x, "bool")
 
 
-def quick(dtype: str) -> str | None:
+def fast_product_dtype(dtype: str) -> str | None:
     """Return the dtype in which the device multiplies faster than in float32, or None."""
     return "float16" if dtype != "float64" and _on_gpu() else None
 
@@ -91,7 +91,7 @@ def _multiplies(x: Tensor, dtype: str) -> str | None:
 
 def _weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
     """Return a + b·G + c·G² of matrices, summed before rounding."""
-    own, squared = computing(G), paddle.matmul(G, G)
+    own, squared = arithmetic_dtype(G), paddle.matmul(G, G)
     return a * paddle.eye(G.shape[-1], dtype=own) + (b * paddle.cast(G, own) + c * paddle.cast(squared, own))
 
 
@@ -116,7 +116,7 @@ FUNCTIONS: Any = SimpleNamespace(
 )
 
 
-class Arrays(Whole):
+class Arrays(UnshardedArrays):
     """Tensors as the rule engine reads and writes them, and as the core creates them."""
 
     xp: Functions = FUNCTIONS
@@ -125,7 +125,7 @@ class Arrays(Whole):
     bits: Any = None  # tensors are always stored as their numbers
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
-        return paddle.cast(array, computing(like))
+        return paddle.cast(array, arithmetic_dtype(like))
 
     def copy(self, array: Tensor) -> Tensor:
         return array.clone()
@@ -155,12 +155,12 @@ class Arrays(Whole):
 # ---- accepted tensors
 
 
-def lying(x: Tensor) -> Lying:
+def memory_of(x: Tensor) -> StridedMemory:
     size = x.element_size()
-    return Lying(x.data_ptr(), shape_of(x), tuple(n * size for n in x.strides), size)
+    return StridedMemory(x.data_ptr(), shape_of(x), tuple(n * size for n in x.strides), size)
 
 
-def unreadable(x: Tensor) -> str:
+def why_unreadable(x: Tensor) -> str:
     """Return the reason why a tensor has no values to read, or an empty string."""
     if isinstance(x, Variable):
         return ""
@@ -214,16 +214,16 @@ def check_parameter(p: Tensor) -> None:
         raise ParameterError(f"{p.name} must be a dense tensor. Pass p.to_dense() as the parameter.")
     if dtype_name(p) not in FLOATING:
         raise ParameterError(f"{p.name} must have a floating-point dtype of 16 to 64 bits, but has {dtype_name(p)}.")
-    if why := unreadable(p):
+    if why := why_unreadable(p):
         raise ParameterError(f"{p.name} {why}. Initialize it before creating the optimizer, and before each step.")
-    if isinstance(p, paddle.Tensor) and lying(p).overlaps_itself:
+    if isinstance(p, paddle.Tensor) and memory_of(p).overlaps_itself:
         raise ParameterError(f"{p.name} is expanded: its elements share memory. Pass p.clone() as the parameter.")
 
 
 def check_apart(params: Iterable[Tensor]) -> None:
     """Raise if parameters share memory. Variables always have memory of their own."""
     tensors = (p for p in params if isinstance(p, paddle.Tensor))
-    check_distinct(((p.name, lying(p)) for p in tensors), "Pass one of them, or give the other its own memory.")
+    check_distinct(((p.name, memory_of(p)) for p in tensors), "Pass one of them, or give the other its own memory.")
 
 
 def dense(g: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ def dense(g: Tensor) -> Tensor:
 
     Rows without a gradient are stepped with zeros, as in Paddle's Lamb and Momentum.
     """
-    rows, wide = g.rows(), computing(g)
+    rows, wide = g.rows(), arithmetic_dtype(g)
     with paddle.no_grad():
         found = paddle.zeros([g.get_selected_rows().height(), *g.shape[1:]], wide).to(g.place)
         if not rows:
@@ -248,7 +248,7 @@ def check_gradient(p: Tensor, g: Tensor) -> None:
             f"the gradient of {p.name} is sparse in a format without rows. Pass one of nn.Embedding(sparse=True), or "
             "g.to_dense()."
         )
-    if why := unreadable(g):
+    if why := why_unreadable(g):
         raise GradientError(f"the gradient of {p.name} {why}. Run the backward pass again, or set it to None.")
     if dtype_name(g) not in FLOATING:
         raise GradientError(f"the gradient of {p.name} must have a floating-point dtype, but has {dtype_name(g)}.")

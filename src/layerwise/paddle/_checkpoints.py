@@ -15,13 +15,13 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.core.slots import Slots
 from layerwise.errors import ParameterError, StateError, warn
-from layerwise.options.by_name import few
+from layerwise.options.by_name import first_few
 from layerwise.options.settings import Hyper
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import TENSORS, Tensor, dtype_name, shape_of
-from layerwise.paddle._state import BESIDE, MASTER_KEY, MASTERS, SCHEDULER, Names
+from layerwise.paddle._state import BESIDE, MASTER_KEY, MASTERS, SCHEDULER, StateNames
 from layerwise.paddle._static import Graph
-from layerwise.storage.weights import MASTER
+from layerwise.storage.sixteen_bits import MASTER
 
 
 class Checkpoints:
@@ -50,12 +50,12 @@ class Checkpoints:
             return
         slots = self._graph.slots()
         if name is not None and name not in slots:
-            raise ParameterError(f"no state is kept for {name!r}. Names with state: {few(slots)}.")
+            raise ParameterError(f"no state is kept for {name!r}. Names with state: {first_few(slots)}.")
         self._graph.put({} if name is None else {key: slot for key, slot in slots.items() if key != name})
 
     @property
-    def _names(self) -> Names:
-        return Names(self._hyper.optimizer, "" if self._name is None else f"{self._name}_")
+    def _names(self) -> StateNames:
+        return StateNames(self._hyper.optimizer, "" if self._name is None else f"{self._name}_")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state under the names that Paddle's optimizers give it, for paddle.save.
@@ -85,7 +85,7 @@ class Checkpoints:
         if self._graph is None:
             slots = self._loaded(saved)
             _state.load_scheduler(self._learning_rate, saved)
-            self._tensors.begin(slots)
+            self._tensors.replace_slots(slots)
             self._master_weights = _state.masters_of(slots)
             return
         self._graph.check_begun()
@@ -114,8 +114,8 @@ class Checkpoints:
             p = known[name]
             slots[name] = slot = _state.slot_of(self._names, self._plan_of(p, self._settings[name]), p, one)
             if name in masters:
-                master = _state.taken(f"the master weight of {name}", masters[name], p, shape_of(p), "float32")
-                slot.arrays[MASTER] = _state.named_master(p, master, getattr(masters[name], "name", None))
+                master = _state.copy_of_saved(f"the master weight of {name}", masters[name], p, shape_of(p), "float32")
+                slot.arrays[MASTER] = _state.rename_master(p, master, getattr(masters[name], "name", None))
         return slots
 
     def _masters(
@@ -130,7 +130,7 @@ class Checkpoints:
         low = [p.name for p in self._members if dtype_name(p) in LOW] if self._multi_precision else []
         if dropped := [name for name in masters if name not in low]:
             warn(
-                f"the state holds master weights of {few(dropped)}, which are dropped. Pass multi_precision=True "
+                f"the state holds master weights of {first_few(dropped)}, which are dropped. Pass multi_precision=True "
                 "to keep those of float16 and bfloat16 parameters.",
             )
         return {name: master for name, master in masters.items() if name in low}

@@ -15,7 +15,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.options import checks
 from layerwise.options.arguments import OF_PADDLE_GROUP
 from layerwise.options.misspellings import check_keywords
-from layerwise.options.settings import Hyper, settled
+from layerwise.options.settings import Hyper, with_values
 from layerwise.options.values import Scalar
 from layerwise.paddle._arrays import TENSORS, Tensor, Variable, check_apart, check_parameter
 from layerwise.paddle._spelling import RATE, arguments_of, decay_argument, joined, options_of
@@ -61,7 +61,7 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, object], lr: float) -> lis
     return found
 
 
-def in_numbers(given: Mapping[str, Any]) -> Settings:
+def tensors_to_numbers(given: Mapping[str, Any]) -> Settings:
     """Return arguments with numbers in place of tensors of one element, except for parameters."""
     one = {key for key, x in given.items() if isinstance(x, paddle.Tensor) and x.size == 1} - {"parameters"}
     return {key: x.item() if key in one else x for key, x in given.items()}
@@ -86,7 +86,7 @@ def _as_dicts(parameters: object) -> list[Settings]:
 
 
 def _group(hyper: type[Hyper], given: Mapping[str, object], own: Settings, number: int, lr: float) -> Group:
-    own, params = {key: checks.of_python(x) for key, x in own.items()}, own.get(PLAIN, own.get("params"))
+    own, params = {key: checks.numpy_to_python(x) for key, x in own.items()}, own.get(PLAIN, own.get("params"))
     if PLAIN in own:
         own = {}
     known = dict.fromkeys([*OF_PADDLE_GROUP, *arguments_of(hyper)])
@@ -99,7 +99,7 @@ def _group(hyper: type[Hyper], given: Mapping[str, object], own: Settings, numbe
         settings["weight_decay"] = as_regularizer(own.get("weight_decay"))
     elif settings["weight_decay"] is None:
         settings["weight_decay"] = given["weight_decay"]
-    h = options_of(hyper, in_numbers({**settings, "learning_rate": lr}))
+    h = options_of(hyper, tensors_to_numbers({**settings, "learning_rate": lr}))
     excludes, clip = settings["exclude_from_weight_decay_fn"], settings["grad_clip"]
     if excludes is not None and not callable(excludes):
         way_out = "Pass a function that returns True for parameters without decay, or None."
@@ -114,8 +114,8 @@ def _group(hyper: type[Hyper], given: Mapping[str, object], own: Settings, numbe
 def _params(params: object, number: int) -> list[Tensor]:
     if isinstance(params, TENSORS):
         return [params]
-    if isinstance(params, (set, str)) or not isinstance(params, Iterable) or checks.is_used_up(params):
-        shown = f"{'an exhausted' if checks.is_used_up(params) else 'a'} {type(params).__name__}"
+    if isinstance(params, (set, str)) or not isinstance(params, Iterable) or checks.is_exhausted(params):
+        shown = f"{'an exhausted' if checks.is_exhausted(params) else 'a'} {type(params).__name__}"
         raise ParameterError(f"'params' of group {number} must be parameters in order, but are {shown}. Pass a list.")
     return list(params)
 
@@ -173,7 +173,7 @@ def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Hyper], list[Group]]
             prepared.append(group)
         for p, h in zip(group.params, hs, strict=True):
             excluded = group.excludes is not None and bool(group.excludes(p))
-            found[p.name] = settled(h, weight_decay=0.0) if excluded else h
+            found[p.name] = with_values(h, weight_decay=0.0) if excluded else h
     return found, prepared
 
 
@@ -183,7 +183,7 @@ def _is_clipped(p: Tensor) -> bool:
 
 def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
     """Return the settings with a parameter's clipping and penalty, or None if no option does the same."""
-    h = with_both(group.h, group.clip if _is_clipped(p) else None, getattr(p, "regularizer", None))
+    h = with_clip_and_regularizer(group.h, group.clip if _is_clipped(p) else None, getattr(p, "regularizer", None))
     by_others = h is not None and group.clip is not None and h.model_bound and not by_all
     return None if by_others else h
 
@@ -220,7 +220,7 @@ def check_clip(clip: object, h: Hyper) -> None:
             raise ContradictionError(sentence(option, "None if grad_clip is given", value, "Drop one of them."))
 
 
-def with_both(h: Any, clip: object, regularizer: Any) -> Any:
+def with_clip_and_regularizer(h: Any, clip: object, regularizer: Any) -> Any:
     """Return the settings with a clip and a regularizer, or None if no options do the same."""
     found, own = bounds_of_clip(clip), h.__dataclass_fields__
     if found is None or not found.keys() <= own.keys():
@@ -230,7 +230,7 @@ def with_both(h: Any, clip: object, regularizer: Any) -> Any:
             return None
         found["l2"] = h.l2 + regularizer._coeff
     try:
-        return settled(h, **{option: type(h).check(option, value) for option, value in found.items()})
+        return with_values(h, **{option: type(h).check(option, value) for option, value in found.items()})
     except HyperparameterError:  # for numbers that only Paddle accepts, such as a bound below 0
         return None
 

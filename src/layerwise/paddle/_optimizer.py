@@ -15,12 +15,12 @@ from paddle.base.framework import in_pir_mode
 from paddle.optimizer.lr import LRScheduler
 
 from layerwise.catalog.presets import Like
-from layerwise.core.first_step import WaysOut, warn_of
+from layerwise.core.first_step import WaysOut, warn_of_first_steps
 from layerwise.core.library import EPSILON, LOW
-from layerwise.core.lock import OneAtATime
+from layerwise.core.lock import StepLock
 from layerwise.core.plan import Plan
-from layerwise.core.slots import Due, Planned, Rates, Slots
-from layerwise.engines import Candidate, choose
+from layerwise.core.slots import PlannedTensor, Slots, StepScalars, TensorsToStep
+from layerwise.engines import Candidate, choose_engines
 from layerwise.engines.compiled import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import EngineError, HyperparameterError, ParameterError, ScheduledError, sentence
@@ -30,7 +30,7 @@ from layerwise.options import checks
 from layerwise.options.by_name import ByName, check_matched
 from layerwise.options.settings import Hyper
 from layerwise.paddle import _state
-from layerwise.paddle._append import Due as InProgram
+from layerwise.paddle._append import ParameterStep as InProgram
 from layerwise.paddle._arrays import (
     TENSORS,
     Arrays,
@@ -42,9 +42,9 @@ from layerwise.paddle._arrays import (
     check_parameter,
     dense,
     dtype_name,
+    fast_product_dtype,
     is_same,
     listed,
-    quick,
     shape_of,
 )
 from layerwise.paddle._checkpoints import Checkpoints
@@ -54,16 +54,16 @@ from layerwise.paddle._groups import (
     bounds_of_clip,
     check_clip,
     groups_of,
-    in_numbers,
     of_program,
     prepared_by_paddle,
     rates_of,
     register,
     settings_of,
+    tensors_to_numbers,
 )
 from layerwise.paddle._spelling import RATE, as_rate, decay_argument, joined, preset
-from layerwise.paddle._static import Graph, firsts_of, others_in, trainable
-from layerwise.storage.options import PLAIN, Wanted
+from layerwise.paddle._static import Graph, firsts_of, gradient_stops, trainable
+from layerwise.storage.options import PLAIN, RequestedStorage
 
 LIBRARY = Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12, matrix_size=1 << 15)))
@@ -110,14 +110,14 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
     def __init__(self, given: Mapping[str, object]) -> None:
         # No docstring, because the classes would inherit it; `given` has every argument by name.
         self._graph = Graph() if _in_static() else None
-        given = in_numbers(given)
+        given = tensors_to_numbers(given)
         rate = given["learning_rate"]
         lr = as_rate(rate()) if isinstance(rate, LRScheduler) else rate
         self._is_open = self._graph is not None and given["parameters"] is None  # to all parameters of the program
         self._groups = [of_program(self._hyper, given, lr)] if self._is_open else groups_of(self._hyper, given, lr)
         self._by_name = ByName("blocks", given["blocks"], None, as_blocks)
         self._skip_nonfinite = checks.flag("skip_nonfinite", given["skip_nonfinite"])
-        self._engines = choose(given["engine"], ENGINES if self._graph is None else ENGINES[1:])
+        self._engines = choose_engines(given["engine"], ENGINES if self._graph is None else ENGINES[1:])
         multi_precision = checks.flag("multi_precision", given["multi_precision"])
         self._members = [p for group in self._groups for p in group.params]
         in_dicts = any(group.given for group in self._groups)
@@ -132,7 +132,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             given["name"],
         )
         self._multi_precision = multi_precision
-        self._tensors, self._one_at_a_time = Slots(LIBRARY), OneAtATime()
+        self._tensors, self._one_at_a_time = Slots(LIBRARY), StepLock()
         self._planned_with: Any = None  # wrappers may have set these when the settings were made
         self._settings: dict[str, Hyper] = {}  # of each parameter by its name
         self._by_paddle: list[Group] = []  # groups whose gradients Paddle prepares
@@ -185,7 +185,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         check_loss(loss)
         known = trainable(loss) if self._is_open else self._members
         some = self._some(parameters, known)
-        others = others_in(no_grad_set, known) if self._graph is not None else []
+        others = gradient_stops(no_grad_set, known) if self._graph is not None else []
         stops = [one for one in listed(no_grad_set) if not any(one is other for other in others)]
         left_out = {p.name for p in self._some(stops, known)}
         params = [p for p in some or known if p.name not in left_out]
@@ -279,7 +279,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             ]
             new = [due for due in dues if due.p.name not in graph]
             operations = graph.append(dues, self._names, skip)
-        warn_of(firsts_of(new, startup, self._peak(self.get_lr()), self._by_name.is_given), WAYS_OUT)
+        warn_of_first_steps(firsts_of(new, startup, self._peak(self.get_lr()), self._by_name.is_given), WAYS_OUT)
         return operations
 
     def _adopt(self, params: Sequence[Tensor]) -> None:
@@ -304,11 +304,11 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
                 return
             self._heed_wrappers()
             given = self._prepared(pairs) if self._by_paddle else grads
-            api, due = Members(self, params), Due([p.name for p in params], params, given)
-            firsts = self._tensors.take(api, due, self._engines, self._tensors.unchanged(api, due))
+            api, due = PaddleApi(self, params), TensorsToStep([p.name for p in params], params, given)
+            firsts = self._tensors.step_tensors(api, due, self._engines, self._tensors.reusable_step(api, due))
             self._note_masters()
             if firsts:
-                warn_of(firsts, WAYS_OUT)
+                warn_of_first_steps(firsts, WAYS_OUT)
 
     def _overflowed(self) -> bool:
         """Return whether a GradScaler has found overflowed gradients, and record for it that this was read."""
@@ -328,7 +328,14 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
         shape, dtype = shape_of(p), dtype_name(p)
-        layout = lay_out(p.name, self._rule, h.on(quick(dtype)), shape, self._by_name(p.name), EPSILON[dtype])
+        layout = lay_out(
+            p.name,
+            self._rule,
+            h.with_fast_dtype(fast_product_dtype(dtype)),
+            shape,
+            self._by_name(p.name),
+            EPSILON[dtype],
+        )
         return Plan.of(p.name, self._rule, h, shape, layout)
 
     def _note_masters(self) -> None:
@@ -338,7 +345,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         masters = _state.masters_of(self._tensors.slots)
         for p in self._members:
             if p.name in masters and p.name not in self._master_weights:
-                _state.named_master(p, masters[p.name])
+                _state.rename_master(p, masters[p.name])
         self._master_weights = masters
 
     def _heed_wrappers(self) -> None:
@@ -353,7 +360,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             check_clip(group.clip, group.h)
         self._settings, self._by_paddle = settings_of(groups)
         self._groups, self._planned_with = groups, seen
-        self._tensors.forget()
+        self._tensors.drop_steps()
 
     def _prepared(self, pairs: Pairs) -> list[Tensor]:
         """Return the gradients for the rule; Paddle prepares them if no option of the rule does the same."""
@@ -420,10 +427,10 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         return f"layerwise.paddle.{type(self).__name__}(learning_rate={self.get_lr()}, {len(self._members)} parameters)"
 
 
-class Members:
+class PaddleApi:
     """The properties of an optimizer's parameters, in a step of these."""
 
-    keeps = True
+    keeps_weights = True
 
     def __init__(self, optimizer: Optimizer, params: Sequence[Tensor]) -> None:
         self.optimizer, self.params = optimizer, params
@@ -432,16 +439,16 @@ class Members:
     def has_blocks(self) -> bool:
         return bool(self.optimizer._by_name.is_given)
 
-    def kinds(self, due: Due) -> list[int]:
+    def step_dependencies(self, due: TensorsToStep) -> list[int]:
         return list(map(id, due.params))
 
-    def planned(self, due: Due) -> list[Planned]:
-        want = Wanted(master=True) if self.optimizer._multi_precision else PLAIN
+    def plan_tensors(self, due: TensorsToStep) -> list[PlannedTensor]:
+        want = RequestedStorage(master=True) if self.optimizer._multi_precision else PLAIN
         plans = [self._plan(name, p) for name, p in zip(due.names, due.params, strict=True)]
         for p, g in zip(due.params, due.grads, strict=True):
             check_gradient(p, g)
         check_apart(due.params)
-        return [Planned(plan, want) for plan in plans]
+        return [PlannedTensor(plan, want) for plan in plans]
 
     def _plan(self, name: Any, p: Tensor) -> Plan:
         check_parameter(p)
@@ -452,14 +459,14 @@ class Members:
                 raise ParameterError(
                     f"the shape of {name} has changed since its state was created. Create a new optimizer."
                 )
-            _state.check_held(name, slot)
+            _state.check_not_freed(name, slot)
         return plan
 
-    def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
+    def step_scalars(self, planned: Sequence[PlannedTensor], counts: Sequence[int]) -> StepScalars:
         lr = rates_of(self.params, as_rate(self.optimizer.get_lr()))
-        return Rates([n + 1 for n in counts], lr, [one.plan.h.weight_decay for one in planned])
+        return StepScalars([n + 1 for n in counts], lr, [one.plan.h.weight_decay for one in planned])
 
-    def peak(self, planned: Planned, lr: float) -> float:
+    def largest_lr(self, planned: PlannedTensor, lr: float) -> float:
         return self.optimizer._peak(lr)
 
 

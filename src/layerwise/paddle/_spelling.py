@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from layerwise.catalog.presets import find
+from layerwise.catalog.presets import find_preset
 from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options import checks
 from layerwise.options.misspellings import check_keywords
-from layerwise.options.names import PADDLE, PADDLE_PRESETS, is_pair, pair
+from layerwise.options.names import PADDLE, PADDLE_PRESETS, checked_pair, is_pair
 from layerwise.options.settings import Hyper
 
 RATE = checks.number(0)
@@ -31,7 +31,7 @@ def arguments_of(h: type[Hyper]) -> list[str]:
 
 def decay_argument(h: type[Hyper]) -> str:
     """Return the name of the argument for λ."""
-    [name] = PADDLE.of(h).get("weight_decay", ("weight_decay",))
+    [name] = PADDLE.renamed_options(h).get("weight_decay", ("weight_decay",))
     return name
 
 
@@ -44,13 +44,13 @@ def as_rate(value: object) -> float:
 def options_of(h: type[Hyper], given: Mapping[str, object]) -> Hyper:
     """Return the checked options of a rule, given arguments by their names."""
     make: Any = h
-    names, found = PADDLE.of(h), dict[str, object]()
+    names, found = PADDLE.renamed_options(h), dict[str, object]()
     for spec in fields(h):
         called = names.get(spec.name, (spec.name,))
         if spec.name == "adapt" and "always_adapt" in given:
             found["adapt"] = _adapt(h, given)
         elif is_pair(called):
-            found[spec.name] = pair(h, spec.name, called, given)
+            found[spec.name] = checked_pair(h, spec.name, called, given)
         elif spec.name in RATES:
             check = RATE | checks.NONE if spec.default is None else RATE
             found[spec.name] = check(called[0], given[called[0]], RATES[spec.name])
@@ -92,10 +92,10 @@ def preset(name: str, /, **overrides: object) -> dict[str, Any]:
     >>> preset("paddle.Lamb")
     {'lamb_weight_decay': 0.01, 'adapt': 'decayed'}
     """
-    one = find(name)
+    one = find_preset(name)
     h = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - {*arguments_of(h)}, arguments_of(h))
     # Defaults of the other APIs, for options whose default here is Paddle's.
-    theirs = find(PADDLE_PRESETS[h.optimizer]).options if h.optimizer in PADDLE_PRESETS else {}
+    theirs = find_preset(PADDLE_PRESETS[h.optimizer]).options if h.optimizer in PADDLE_PRESETS else {}
     usual = {option: h.__dataclass_fields__[option].default for option in theirs}
-    return {**PADDLE.called(h, {**usual, **one.options}), **overrides}
+    return {**PADDLE.as_arguments(h, {**usual, **one.options}), **overrides}

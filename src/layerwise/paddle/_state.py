@@ -17,10 +17,10 @@ from layerwise.core.library import FLOATING
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.errors import StateError, warn
-from layerwise.options.by_name import few
-from layerwise.options.checks import Refused, alternatives
+from layerwise.options.by_name import first_few
+from layerwise.options.checks import RefusedValue, alternatives
 from layerwise.options.settings import Hyper
-from layerwise.paddle._arrays import Tensor, Variable, computing, dtype_name, shape_of, unreadable
+from layerwise.paddle._arrays import Tensor, Variable, arithmetic_dtype, dtype_name, shape_of, why_unreadable
 from layerwise.paddle._spelling import as_rate
 from layerwise.storage.options import COUNT
 
@@ -37,7 +37,7 @@ OF_PROGRAM = ("learning_rate", "loss_scaling", "num_good_steps", "num_bad_steps"
 NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # the suffix of a parameter's name
 
 
-def named_master(p: Tensor, master: Tensor, name: str | None = None) -> Tensor:
+def rename_master(p: Tensor, master: Tensor, name: str | None = None) -> Tensor:
     """Return the float32 copy of a parameter, under the given name or Paddle's."""
     master.name = name or f"{p.name}_fp32_master_0"
     return master
@@ -59,16 +59,16 @@ def power(beta: float, count: int, dtype: str) -> np.ndarray:
     return known[count : count + 1].copy() if count < len(known) else np.zeros(1, known.dtype)
 
 
-def count_of(found: float, beta: float, dtype: str) -> int | None:
+def steps_from_power(found: float, beta: float, dtype: str) -> int | None:
     """Return the number of steps after which Paddle has this power, or None if it has vanished."""
     known = powers(beta, dtype)
     return None if found < known[-1] or beta == 0 else int(np.argmin(np.abs(known.astype(np.float64) - found)))
 
 
-def check_held(name: str, slot: Slot) -> None:
+def check_not_freed(name: str, slot: Slot) -> None:
     """Raise if the memory of a parameter's state was freed."""
     for field, tensor in slot.arrays.items():
-        if why := unreadable(tensor):
+        if why := why_unreadable(tensor):
             called = "master weight" if tensor is slot.master else field
             raise StateError(
                 f"{called!r} of {name} {why}. Load a state, or call clear_state({name!r}) to start it over."
@@ -78,7 +78,7 @@ def check_held(name: str, slot: Slot) -> None:
 # ---- writing
 
 
-class Names(NamedTuple):
+class StateNames(NamedTuple):
     """The names of a parameter's state."""
 
     optimizer: str  # the class's name
@@ -97,7 +97,7 @@ class Names(NamedTuple):
         return f"{self.prefix}{self.optimizer.lower()}_{what}"
 
 
-def dump(names: Names, settings: Mapping[str, Hyper], slots: Mapping[str, Slot]) -> dict[str, object]:
+def dump(names: StateNames, settings: Mapping[str, Hyper], slots: Mapping[str, Slot]) -> dict[str, object]:
     """Return the state under the names that Paddle's optimizers give it."""
     found: dict[str, object] = {}
     for p, slot in slots.items():
@@ -116,7 +116,7 @@ def masters_of(slots: Mapping[str, Slot]) -> dict[str, Tensor]:
     return {p: slot.master for p, slot in slots.items() if slot.master is not None}
 
 
-def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
+def _written(names: StateNames, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
     for field, tensor in slot.arrays.items():
         if tensor is not slot.master:
             yield names.called(field), tensor
@@ -131,7 +131,7 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 
 
 def by_parameter(
-    names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, object]
+    names: StateNames, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, object]
 ) -> dict[str, dict[str, Tensor]]:
     """Return a checkpoint's entries for each parameter, by their keys without numbers."""
     keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps, MASTER_KEY]
@@ -143,8 +143,8 @@ def by_parameter(
             continue
         if p is None:
             raise StateError(
-                f"the state has {key!r}, which matches no parameter. The parameters are {few(known)}. Paddle numbers "
-                "parameters in the order of their creation, so create the model in a new process, or under "
+                f"the state has {key!r}, which matches no parameter. The parameters are {first_few(known)}. Paddle "
+                "numbers parameters in the order of their creation, so create the model in a new process, or under "
                 "paddle.utils.unique_name.guard()."
             )
         if own in others:
@@ -166,7 +166,7 @@ def _parsed(key: object, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
     return None, ""
 
 
-def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, object]) -> Slot:
+def slot_of(names: StateNames, plan: Plan, p: Tensor, found: Mapping[str, object]) -> Slot:
     """Return the state of one parameter, given a checkpoint's entries for it."""
     arrays = {}
     for field, shape in plan.state_shapes.items():
@@ -179,12 +179,12 @@ def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, object]) ->
         elif key not in found:
             raise StateError(f"the state has no {key!r} {there}. {_where_it_fits(names, found)}")
         else:
-            dtype = plan.h.state_dtypes().get(field) or computing(p)
-            arrays[field] = taken(f"{key!r} {there}", found[key], p, shape, dtype)
+            dtype = plan.h.state_dtypes().get(field) or arithmetic_dtype(p)
+            arrays[field] = copy_of_saved(f"{key!r} {there}", found[key], p, shape, dtype)
     return Slot(arrays, _count(names, plan.h, p, found))
 
 
-def _where_it_fits(names: Names, found: Mapping[str, object]) -> str:
+def _where_it_fits(names: StateNames, found: Mapping[str, object]) -> str:
     """Return the way out for a state that lacks a part: other optimizers that keep what it has, if there are any."""
     each = {name: {*map(names.called, entry.rule.State._fields)} for name, entry in ENTRIES.items()}
     has = found.keys() & set[str]().union(*each.values())
@@ -194,7 +194,7 @@ def _where_it_fits(names: Names, found: Mapping[str, object]) -> str:
     return f"It has {alternatives(sorted(map(repr, has)), 'and')}: load it into {fit}."
 
 
-def taken(what: str, value: object, p: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
+def copy_of_saved(what: str, value: object, p: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
     """Return a copy of a saved array in this shape and dtype, on the parameter's device.
 
     16-bit integers are bfloat16, as in Paddle's files.
@@ -207,7 +207,7 @@ def taken(what: str, value: object, p: Tensor, shape: tuple[int, ...], dtype: st
         value = (value.astype(np.uint32) << 16).view(np.float32)
     if dtype_name(value) not in FLOATING and str(value.dtype) not in FLOATING:
         raise StateError(f"{what} must hold floating-point numbers, but holds {value.dtype}.")
-    if isinstance(value, paddle.Tensor) and (why := unreadable(value)):
+    if isinstance(value, paddle.Tensor) and (why := why_unreadable(value)):
         raise StateError(f"{what} {why}. Load it again.")
     with paddle.no_grad():
         tensor = value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)
@@ -239,7 +239,7 @@ def load_scheduler(scheduler: object, state: Mapping[str, object]) -> None:
         raise StateError(f"{SCHEDULER!r} does not fit this optimizer's scheduler: {problem}") from None
 
 
-def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, object]) -> int:
+def _count(names: StateNames, h: Any, p: Tensor, found: Mapping[str, object]) -> int:
     """Return the number of steps: as counted, or from the powers of β that Paddle keeps."""
     if names.steps in found:
         return _counted(f"{names.steps!r} of {p.name}", found[names.steps])
@@ -255,7 +255,7 @@ def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, object]) -> int:
             "Pass the betas with which the state was saved."
         )
     # If both have vanished, any count without bias will do.
-    return counts.pop() if counts else max(len(powers(beta, computing(p))) for _, beta in pairs)
+    return counts.pop() if counts else max(len(powers(beta, arithmetic_dtype(p))) for _, beta in pairs)
 
 
 def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, object]) -> int | None:
@@ -263,20 +263,20 @@ def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, object]) -> 
     value = _number(what, found[key])
     if not 0 <= value <= max(beta, float(np.float32(beta))):
         raise StateError(f"{what} must be a power of {beta}, but is {value}. Pass the betas it was saved with.")
-    return count_of(value, beta, computing(p))
+    return steps_from_power(value, beta, arithmetic_dtype(p))
 
 
 def _counted(what: str, value: object) -> int:
     number = _number(what, value)
     try:
         count: int = COUNT.convert(int(number) if isinstance(number, float) and number.is_integer() else number)
-    except Refused:
+    except RefusedValue:
         raise StateError(f"{what} must be {COUNT.allowed}, but is {number}.") from None
     return count
 
 
 def _number(what: str, value: object) -> Any:
-    array = np.asarray(None if isinstance(value, paddle.Tensor) and unreadable(value) else value)
+    array = np.asarray(None if isinstance(value, paddle.Tensor) and why_unreadable(value) else value)
     if array.size != 1 or array.dtype.kind not in "iuf":
         raise StateError(f"{what} must be one number, but is {value!r}.")
     return array.item()

@@ -16,16 +16,16 @@ from paddle.base import dygraph, unique_name
 from paddle.nn.initializer import Constant
 from paddle.pir.core import create_persistable_value
 
-from layerwise.catalog.hidden import is_vector, is_whole
+from layerwise.catalog.hidden_matrices import is_misplaced_vector, is_unsplit_matrix
 from layerwise.core.first_step import FirstStep
 from layerwise.core.slot import Slot
 from layerwise.errors import ParameterError, StateError
 from layerwise.layout.pieces import Piece
-from layerwise.paddle._append import Due, Kept, assign, measured, stepped
-from layerwise.paddle._arrays import Tensor, Variable, all_finite, computing, dtype_name, listed, shape_of
-from layerwise.paddle._state import Names
-from layerwise.rules.asks import Stepped
-from layerwise.storage.weights import MASTER
+from layerwise.paddle._append import KeptVariables, ParameterStep, append_step, assign, joined_measurements
+from layerwise.paddle._arrays import Tensor, Variable, all_finite, arithmetic_dtype, dtype_name, listed, shape_of
+from layerwise.paddle._state import StateNames
+from layerwise.rules.requests import Stepped
+from layerwise.storage.sixteen_bits import MASTER
 
 
 class Graph:
@@ -33,7 +33,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.program: Any = None
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, KeptVariables] = {}
         self._last: dict[str, tuple[list[Stepped], tuple[Piece, ...], str]] = {}  # measurements of steps
         self._stats: dict[str, dict[str, Variable]] = {}
         self._skipped: Variable | None = None
@@ -56,7 +56,9 @@ class Graph:
             why.append(paddle.logical_not(finite))
         return reduce(paddle.logical_or, why) if why else None
 
-    def append(self, dues: Sequence[Due], names: Names, skip: Variable | None) -> list[paddle.pir.Operation]:
+    def append(
+        self, dues: Sequence[ParameterStep], names: StateNames, skip: Variable | None
+    ) -> list[paddle.pir.Operation]:
         """Append a step of these parameters, which is skipped if `skip` is true, and return its operations."""
         for due in dues:
             if due.p.name not in self._kept:
@@ -65,8 +67,8 @@ class Graph:
             self._skipped = _variable(names.of_all("skipped"), [1], "int64")
         block = self.program.global_block()
         before = len(block.ops)
-        for due, done in stepped(dues, self._kept, skip):
-            self._last[due.p.name] = done, due.plan.layout.pieces, computing(due.p)
+        for due, done in append_step(dues, self._kept, skip):
+            self._last[due.p.name] = done, due.plan.layout.pieces, arithmetic_dtype(due.p)
         self._stats = {}
         if skip is not None:
             assign(self._skipped, self._skipped + paddle.cast(skip, "int64"))
@@ -76,7 +78,7 @@ class Graph:
         """Return variables with the measurements of each parameter's step; programs contain them only if requested."""
         if len(self._stats) < len(self._last):
             with paddle.static.program_guard(self.program), paddle.amp.auto_cast(enable=False):
-                self._stats = {name: measured(*one) for name, one in self._last.items()}
+                self._stats = {name: joined_measurements(*one) for name, one in self._last.items()}
         return {name: dict(one) for name, one in self._stats.items()}
 
     # ---- results of runs
@@ -130,7 +132,7 @@ def trainable(loss: Variable) -> list[Variable]:
     return [p for p in loss.block.program.global_block().all_parameters() if not p.stop_gradient]
 
 
-def others_in(no_grad_set: object, known: Sequence[Variable]) -> list[Variable]:
+def gradient_stops(no_grad_set: object, known: Sequence[Variable]) -> list[Variable]:
     """Return the variables that stop gradients and are not parameters."""
     variables = (one for one in listed(no_grad_set) if isinstance(one, Variable))
     return [one for one in variables if not any(one.is_same(p) for p in known)]
@@ -139,13 +141,13 @@ def others_in(no_grad_set: object, known: Sequence[Variable]) -> list[Variable]:
 # ---- knowledge before a program runs
 
 
-def firsts_of(dues: Sequence[Due], startup: object, peak: float, has_blocks: bool) -> list[FirstStep]:
+def firsts_of(dues: Sequence[ParameterStep], startup: object, peak: float, has_blocks: bool) -> list[FirstStep]:
     """Return what is known of the first step of these parameters, whose values a startup program will make."""
     zero, firsts = _zeros_of(startup), []
     for due in dues:
         h = due.plan.h
         shape, measured = due.plan.shape, {"weight_norm": 0.0} if due.p.name in zero else {}
-        kinds = is_vector(h, shape), not has_blocks and is_whole(h, shape)
+        kinds = is_misplaced_vector(h, shape), not has_blocks and is_unsplit_matrix(h, shape)
         firsts.append(FirstStep(due.p.name, h, measured, h.weight_decay, peak, None, *kinds))
     return firsts
 
@@ -169,18 +171,18 @@ def _variable(name: str, shape: Sequence[int], dtype: str) -> Variable:
     return create_persistable_value(dtype, list(shape), unique_name.generate(name), initializer=Constant(0.0))
 
 
-def _kept(due: Due, names: Names) -> Kept:
+def _kept(due: ParameterStep, names: StateNames) -> KeptVariables:
     """Make the variables of a parameter's state, under the names that Paddle's optimizers give them."""
     dtypes, target = due.plan.h.state_dtypes(), due.p.name if due.master is None else due.master.name
 
     def made(field: str) -> Variable:
         shape: Any = due.plan.state_shapes[field]
-        return _variable(f"{target}_{names.called(field)}", shape, dtypes.get(field) or computing(due.p))
+        return _variable(f"{target}_{names.called(field)}", shape, dtypes.get(field) or arithmetic_dtype(due.p))
 
     arrays = {field: made(field) for field in due.plan.fields}
     if due.master is not None:
         arrays[MASTER] = due.master
-    return Kept(due.p, arrays, _variable(f"{target}_{names.steps}", [1], "int64"))
+    return KeptVariables(due.p, arrays, _variable(f"{target}_{names.steps}", [1], "int64"))
 
 
 # ---- their numbers

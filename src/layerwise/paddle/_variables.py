@@ -17,8 +17,8 @@ import numpy as np
 import paddle
 
 from layerwise.options.settings import Hyper
-from layerwise.paddle._arrays import FUNCTIONS, Tensor, Variable, computing, dtype_name
-from layerwise.rules.asks import Coefficients, Functions, Now, Scalar, T
+from layerwise.paddle._arrays import FUNCTIONS, Tensor, Variable, arithmetic_dtype, dtype_name
+from layerwise.rules.requests import Coefficients, Functions, Now, Scalar, T
 from layerwise.rules.scalars import Compute
 
 Constants = dict[tuple[float, str, tuple[int, ...]], Variable]  # of a program, by their numbers, dtypes and shapes
@@ -51,7 +51,7 @@ class Array:
         """Return another variable of the same program."""
         return Array(variable, self.constants)
 
-    def beside(self, x: Scalar, shape: tuple[int, ...] = ()) -> Variable:
+    def as_operand(self, x: Scalar, shape: tuple[int, ...] = ()) -> Variable:
         """Return the variable of an array, or a number as one of this dtype and a shape."""
         if isinstance(x, Array):
             return x.variable
@@ -78,16 +78,16 @@ def in_dtype(dtype: str, x: Variable) -> Variable:
     return x if dtype_name(x) == dtype else paddle.cast(x, dtype)
 
 
-def bare(x: Tensor) -> Tensor:
+def to_variables(x: Tensor) -> Tensor:
     """Return the variable of an array, or the variables of several; anything else as it is."""
     if isinstance(x, Array):
         return x.variable
-    return [bare(one) for one in x] if isinstance(x, (list, tuple)) else x
+    return [to_variables(one) for one in x] if isinstance(x, (list, tuple)) else x
 
 
 def _operator(compute: Callable[..., Variable], reflected: bool = False) -> Callable[[Array, Scalar], Array]:
     def apply(self: Array, other: object) -> Array:
-        pair = self.variable, self.beside(other)
+        pair = self.variable, self.as_operand(other)
         return self.like(compute(*(reversed(pair) if reflected else pair)))
 
     return apply
@@ -105,12 +105,12 @@ for name, compute in (("and", paddle.logical_and), ("or", paddle.logical_or)):
 def _lifted(function: Callable[..., Variable]) -> Callable[..., Array]:
     def apply(x: Tensor, *args: object, **options: object) -> Array:
         first: Array = x[0] if isinstance(x, (list, tuple)) else x
-        return first.like(function(bare(x), *args, **options))
+        return first.like(function(to_variables(x), *args, **options))
 
     return apply
 
 
-def wide(x: Variable, shape: tuple[int, ...]) -> Variable:
+def broadcast(x: Variable, shape: tuple[int, ...]) -> Variable:
     """Return a variable in a shape that it can be broadcast to."""
     if tuple(x.shape) == shape:
         return x
@@ -122,29 +122,29 @@ def _where(condition: Array, yes: Scalar, no: Scalar) -> Array:
     # paddle.where broadcasts by a dozen operations.
     like: Array = yes if isinstance(yes, Array) else no
     shape = np.broadcast_shapes(*(x.shape for x in (condition, yes, no) if isinstance(x, Array)))
-    chosen = (wide(like.beside(x, shape), shape) for x in (yes, no))
-    return like.like(paddle.where(wide(condition.variable, shape), *chosen))
+    chosen = (broadcast(like.as_operand(x, shape), shape) for x in (yes, no))
+    return like.like(paddle.where(broadcast(condition.variable, shape), *chosen))
 
 
 def _clip(x: Array, low: float | None, high: float | None) -> Array:
     for bound, nearer in ((low, paddle.maximum), (high, paddle.minimum)):
         if bound is not None and abs(bound) < inf:
-            x = x.like(nearer(x.variable, x.beside(bound)))
+            x = x.like(nearer(x.variable, x.as_operand(bound)))
     return x
 
 
 def _sqrt(x: Array) -> Array:
-    infinite = x.like(x.variable == x.beside(inf))
+    infinite = x.like(x.variable == x.as_operand(inf))
     return _where(infinite, x, x.like(paddle.sqrt(x.variable)))  # as of tensors
 
 
 def _ones_like(x: Array) -> Array:
-    return x.like(x.beside(1.0, x.shape))
+    return x.like(x.as_operand(1.0, x.shape))
 
 
 def _weighted(G: Tensor, a: float, b: float, c: float) -> Array:
     """Return a + b·G + c·G² of matrices, as of tensors, whose numbers keep all of their digits."""
-    own, squared = computing(G), G @ G
+    own, squared = arithmetic_dtype(G), G @ G
     one, G, squared = (
         G.like(x)
         for x in (paddle.eye(G.shape[-1], dtype=own), in_dtype(own, G.variable), in_dtype(own, squared.variable))
@@ -167,7 +167,7 @@ NAMESPACE: Functions = SimpleNamespace(
 )
 
 
-class Numbers:
+class SharedNumbers:
     """The numbers of a step of several tensors, each computed once: in an array of all tensors where they differ."""
 
     def __init__(self, counts: Variable) -> None:

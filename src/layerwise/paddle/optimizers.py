@@ -7,7 +7,7 @@ from paddle import Tensor
 from paddle.nn.clip import GradientClipBase
 from paddle.optimizer.lr import LRScheduler
 
-from layerwise.catalog.making import Home
+from layerwise.catalog.making import TargetModule
 from layerwise.layout.blocks import BlocksByName
 from layerwise.paddle._optimizer import Optimizer
 
@@ -18,6 +18,6 @@ TYPES = {
     "Tensor": Tensor,
 }
 
-_made = Home(__name__, TYPES).classes("paddle", Optimizer)
+_made = TargetModule(__name__, TYPES).classes("paddle", Optimizer)
 globals().update(_made)
 __all__ = list(_made)

@@ -105,7 +105,7 @@ class Recommendation:
         FRONT("front", front, "It defines the names of the arguments.")
         options = ("lr", "betas", "momentum", "weight_decay", "keep_norm")
         known = {name: value for name in options if (value := getattr(self, name)) is not None}
-        return OPTAX.called(ENTRIES[self.optimizer].hyper, known) if front == "jax" else known
+        return OPTAX.as_arguments(ENTRIES[self.optimizer].hyper, known) if front == "jax" else known
 
     def schedule(self, power: float | None = None, end: float | None = None) -> Polynomial:
         """Return a schedule of the whole run: the warm-up to lr, then a polynomial.
@@ -138,12 +138,12 @@ class Recommendation:
 FRONT = one_of("torch", "numpy", "jax")
 
 
-def number(x: float, digits: int = 3) -> str:
+def format_number(x: float, digits: int = 3) -> str:
     """Return a number with this many digits: 1,020 and not 1.02e+03, 2.9e-6 and not 2.9e-06."""
     x = float(f"{x:.{digits}g}")
     return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.{digits}g}".replace("e-0", "e-")
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a fraction in percent; below a tenth, only as a bound."""
-    return "less than 0.1 %" if 0 < share < 1e-3 else f"{number(100 * share)} %"
+    return "less than 0.1 %" if 0 < share < 1e-3 else f"{format_number(100 * share)} %"

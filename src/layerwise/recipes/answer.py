@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from layerwise import schedules
-from layerwise.recipes.advice import Line, Recommendation, number, percent
+from layerwise.recipes.advice import Line, Recommendation, format_number, format_percent
 from layerwise.recipes.points import CURVES, Curve
 from layerwise.recipes.question import KEPT, Question
 from layerwise.rules.lamb import Lamb
@@ -58,7 +58,7 @@ def recommend(
         optimizer, batch, reference_batch, reference_lr, reference_warmup, reference_decay, total_samples, like, rule
     )
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
-    series = q.followed
+    series = q.followed_curve
     kept = {name: None if series is None else getattr(q.anchor, name) for name in KEPT}
     share, warmup = _warmup(q, steps)
     lines = (*_rates(q), warmup, *_decay(series, q.batch), *_kept(q))
@@ -80,34 +80,34 @@ def recommend(
     )
 
 
-class Far(NamedTuple):
+class Distance(NamedTuple):
     """The distance of a batch from another, in words, and whether it exceeds what was published."""
 
     distance: str
     extrapolated: bool = False
 
 
-def _far(batch: int, curve: Curve | None) -> Far:
+def _far(batch: int, curve: Curve | None) -> Distance:
     """Return the distance from the nearest point of a series; beyond all of them it is an extrapolation."""
     if curve is None:
-        return Far("nothing published", True)
+        return Distance("nothing published", True)
     near, first, last = curve.nearest(batch).batch, curve.points[0].batch, curve.points[-1].batch
     words = "a published batch" if batch == near else f"{_times(batch, near)} the published {near:,}"
-    return Far(words, not first <= batch <= last)
+    return Distance(words, not first <= batch <= last)
 
 
-def _from_yours(q: Question) -> Far:
+def _from_yours(q: Question) -> Distance:
     """Return how far a rule is stretched, and its limit; either may exceed what was published."""
     batch, yours = q.batch, q.anchor.batch
     if batch == yours:
-        return Far("yours")
+        return Distance("yours")
     end, outside = _far(batch, q.curve)
     stretched = max(batch, yours) > FOLLOWED * min(batch, yours)
-    return Far(f"{_times(batch, yours)} yours; {end}", stretched or outside)
+    return Distance(f"{_times(batch, yours)} yours; {end}", stretched or outside)
 
 
 def _times(batch: int, other: int) -> str:
-    return f"{number(max(batch, other) / min(batch, other))}× {'above' if batch > other else 'below'}"
+    return f"{format_number(max(batch, other) / min(batch, other))}× {'above' if batch > other else 'below'}"
 
 
 def _line(curve: Curve, batch: int, setting: str, value: str, why: str, **marks: bool) -> Line:
@@ -118,21 +118,25 @@ def _line(curve: Curve, batch: int, setting: str, value: str, why: str, **marks:
 
 def _rates(q: Question) -> Iterator[Line]:
     """Yield the learning rate; its growth in each series since the reference, or the rates of other series."""
-    whose = q.followed.name if q.followed else "yours" if not q.reference_decay else "√(lr·λ) of your AdamW run"
-    far, series = (_far(q.batch, q.followed), whose) if q.followed else (_from_yours(q), "")
+    whose = (
+        q.followed_curve.name if q.followed_curve else "yours" if not q.reference_decay else "√(lr·λ) of your AdamW run"
+    )
+    far, series = (_far(q.batch, q.followed_curve), whose) if q.followed_curve else (_from_yours(q), "")
     scaled = q.batch != q.anchor.batch
-    why = f"{whose}, {number(q.anchor.lr)} at batch {q.anchor.batch:,}" + f", by the {q.rule} rule" * scaled
+    why = f"{whose}, {format_number(q.anchor.lr)} at batch {q.anchor.batch:,}" + f", by the {q.rule} rule" * scaled
     beyond = far.extrapolated or (scaled and q.rule == "linear")  # no published series follows it
-    yield Line("learning rate", number(q.lr), why, far.distance, series, beyond)
+    yield Line("learning rate", format_number(q.lr), why, far.distance, series, beyond)
     for curve in q.curves:
         near, before = curve.nearest(q.batch), curve.nearest(q.anchor.batch)
         if q.reference is not None and before is not near:
             grown = near.lr / before.lr
-            why = f"yours × {number(grown)}, as there from batch {before.batch:,} to {near.batch:,}"
-            yield _line(curve, q.batch, f"as {curve.name}", number(q.reference.lr * grown), why, alternative=True)
-        elif q.reference is None and curve is not q.followed:
+            why = f"yours × {format_number(grown)}, as there from batch {before.batch:,} to {near.batch:,}"
+            yield _line(
+                curve, q.batch, f"as {curve.name}", format_number(q.reference.lr * grown), why, alternative=True
+            )
+        elif q.reference is None and curve is not q.followed_curve:
             why, marks = f"not scaled, at batch {near.batch:,}", {"alternative": True, "extrapolated": False}
-            yield _line(curve, q.batch, curve.name, number(near.lr), why, **marks)
+            yield _line(curve, q.batch, curve.name, format_number(near.lr), why, **marks)
 
 
 def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
@@ -151,11 +155,11 @@ def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
     wanted = (point.warmup or 0.0) * (q.batch / point.batch)
     share = min(wanted, LONGEST_WARMUP)
     why = "as many steps as " * (q.batch != point.batch)
-    why += f"{whose} {percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
-    why += f", but not more than the longest published, {percent(LONGEST_WARMUP)}" * (share < wanted)
+    why += f"{whose} {format_percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
+    why += f", but not more than the longest published, {format_percent(LONGEST_WARMUP)}" * (share < wanted)
     why += f"; here {round(share * steps):,} steps" if steps else ""
     return share, Line(
-        "warm-up", percent(share), why + ending, far.distance, series, far.extrapolated or share < wanted
+        "warm-up", format_percent(share), why + ending, far.distance, series, far.extrapolated or share < wanted
     )
 
 
@@ -175,7 +179,7 @@ def _kept(q: Question) -> Iterator[Line]:
     elif q.curve is not None:
         series, near = q.curve.name, q.curve.nearest(q.batch)
         before = q.curve.nearest(q.reference.batch) if q.reference else near
-        for setting in q.kept:
+        for setting in q.unscaled_options:
             value, was = _shown(getattr(near, setting)), _shown(getattr(before, setting))
             mine, marks = "keep yours", {"extrapolated": False}
             if not value:
@@ -192,18 +196,18 @@ def _kept(q: Question) -> Iterator[Line]:
 def _shown(value: Any) -> str:
     if value is None:
         return ""
-    return "/".join(map(_shown, value)) if isinstance(value, tuple) else number(value, 6)
+    return "/".join(map(_shown, value)) if isinstance(value, tuple) else format_number(value, 6)
 
 
 def _notes(q: Question, betas: tuple[float, float] | None, steps: int | None) -> Iterator[str]:
     b2 = (betas or Lamb().betas)[1]
-    if q.followed is not None:
+    if q.followed_curve is not None:
         yield OF_ITS_TASK
-        if q.followed.exempt:
-            yield f"{q.followed.name}: {EXEMPT}"
-        if not q.followed.from_scratch:
-            yield f"{q.followed.name}: {FROM_CHECKPOINT}"
-    if q.has("betas") and steps is not None and steps * (1 - b2) < 1:
+        if q.followed_curve.exempt:
+            yield f"{q.followed_curve.name}: {EXEMPT}"
+        if not q.followed_curve.from_scratch:
+            yield f"{q.followed_curve.name}: {FROM_CHECKPOINT}"
+    if q.has_option("betas") and steps is not None and steps * (1 - b2) < 1:
         yield f"beta2 = {b2:g} averages over about {1 / (1 - b2):,.0f} steps, and the run has {steps:,}"
     if q.rule == "linear":
         yield LINEAR

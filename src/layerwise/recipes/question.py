@@ -9,7 +9,7 @@ from typing import Literal
 
 from layerwise.catalog.registry import BY_LOWER, ENTRIES
 from layerwise.errors import ContradictionError
-from layerwise.options.checks import NONE, Check, Checked, Contradiction, Refused, integer, number, one_of, option
+from layerwise.options.checks import NONE, Check, Checked, Contradiction, RefusedValue, integer, number, one_of, option
 from layerwise.recipes.points import CURVES, Curve, Point
 
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
@@ -23,7 +23,7 @@ BATCH = "Pass the number of samples per step, over all devices and micro-batches
 def _optimizer(value: object) -> str:
     name = getattr(value, "__name__", value)  # a class or function of an API, or its name
     if not isinstance(name, str) or name.lower() not in BY_LOWER:
-        raise Refused
+        raise RefusedValue
     return BY_LOWER[name.lower()]
 
 
@@ -81,7 +81,7 @@ class Question(Checked):
                 f"no settings of {whose} by batch size are published, so only yours can be scaled. Pass "
                 "`reference_batch` and `reference_lr`, of a run of yours."
             )
-        if self.reference_decay is not None and not (self.has("keep_norm") and self.has("betas")):
+        if self.reference_decay is not None and not (self.has_option("keep_norm") and self.has_option("betas")):
             yield f"`reference_decay` is of AdamW, whose steps {whose}'s are not like. Use Lamb, or leave it out."
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -93,21 +93,21 @@ class Question(Checked):
         if named is not None:
             yield named.optimizer != whose, "like", f"{series} for {whose}", f"That series is of {named.optimizer}."
 
-    def has(self, setting: str) -> bool:
+    def has_option(self, setting: str) -> bool:
         """Return True if the optimizer has this option."""
         return any(spec.name == setting for spec in fields(ENTRIES[self.optimizer].hyper))
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def unscaled_options(self) -> tuple[str, ...]:
         """The settings of the optimizer that no rule scales."""
-        return tuple(filter(self.has, KEPT))
+        return tuple(filter(self.has_option, KEPT))
 
     @property
     def yours(self) -> tuple[str, ...]:
         """The settings that stay as in the user's run; a kept norm replaces decay."""
         if self.reference is None:
             return ()
-        return tuple(one for one in self.kept if self.reference_decay is None or one != "weight_decay")
+        return tuple(one for one in self.unscaled_options if self.reference_decay is None or one != "weight_decay")
 
     @property
     def curves(self) -> tuple[Curve, ...]:
@@ -119,7 +119,7 @@ class Question(Checked):
         return next((curve for curve in self.curves if self.like in (None, curve.name)), None)
 
     @property
-    def followed(self) -> Curve | None:
+    def followed_curve(self) -> Curve | None:
         """The series whose run is the answer, if the user has none."""
         return None if self.reference else self.curve
 

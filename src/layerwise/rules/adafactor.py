@@ -40,7 +40,16 @@ from layerwise.options.fields import LR, RATE, flag, option
 from layerwise.options.settings import Caution, ClippedByNorm, Scheduled, StoredMomentum
 from layerwise.options.values import Scalar, is_number, is_zero
 from layerwise.rules.arrays import add, length, shrinking
-from layerwise.rules.asks import (
+from layerwise.rules.clipping import cautious, clip_of, prepare_gradient
+from layerwise.rules.factors import (
+    AverageCoefficients,
+    factored_option,
+    factored_update,
+    fit_factored,
+    min_dim_option,
+    moment_shapes,
+)
+from layerwise.rules.requests import (
     Array,
     Asking,
     Coefficients,
@@ -52,8 +61,6 @@ from layerwise.rules.asks import (
     Statistic,
     Stepped,
 )
-from layerwise.rules.factors import Averaging, divided, factored_option, fitted, min_dim_option, second_moment
-from layerwise.rules.parts import cautious, clip_of, ready
 from layerwise.rules.scalars import at_least, at_most, choose, named, once_a_step
 
 UNIT_OR_NONE = number(0, 1) | NONE
@@ -220,7 +227,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
         eps1, eps2 = self.eps
-        return fitted(self, shape, block_dims, eps=(machine_eps if eps1 is None else eps1, eps2))
+        return fit_factored(self, shape, block_dims, eps=(machine_eps if eps1 is None else eps1, eps2))
 
 
 class State(NamedTuple):
@@ -232,7 +239,7 @@ class State(NamedTuple):
 
 def shapes(h: Adafactor, shape: Shape) -> State:
     e = None if h.beta1 is None else shape
-    return State(*second_moment(h.factored, shape), e)
+    return State(*moment_shapes(h.factored, shape), e)
 
 
 @once_a_step
@@ -289,9 +296,9 @@ def _decay(now: Now, h: Adafactor) -> Scalar:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Adafactor, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
-    g = yield from ready(xp, g, h, now)
+    g = yield from prepare_gradient(xp, g, h, now)
     wanted = (MeanSquare(p),) if h.scale_parameter else ()
-    measured = divided(xp, g, state[:3], h.factored, Averaging(k.b2, k.a2, k.eps1, k.least), *wanted)
+    measured = factored_update(xp, g, state[:3], h.factored, AverageCoefficients(k.b2, k.a2, k.eps1, k.least), *wanted)
     g = g if h.caution else None  # only p and u are kept during the sums
     moment, u, uu, answers = yield from measured
     rms = length(xp, uu, u)

@@ -13,15 +13,15 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, NamedTuple
 
 from layerwise.options import fields
-from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options.settings import ClippedByNorm, OneNumberPerLayer, Scheduled
 from layerwise.rules.arrays import length, mix, shrinking
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, MeanSquare, Now, PerLayer, Shape, Stepped
-from layerwise.rules.parts import ready
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, MeanSquare, Now, PerLayer, Shape, Stepped
 from layerwise.rules.scalars import named, once_a_step, one_minus_power, root
 
 
 @dataclass(frozen=True)
-class AdamMini(NumberOfLayer, ClippedByNorm):
+class AdamMini(OneNumberPerLayer, ClippedByNorm):
     """Options of Adam-mini. Its page in the documentation gives each its place in the formula."""
 
     by_row: ClassVar[bool] = True
@@ -61,7 +61,7 @@ def coefficients(xp: Functions, h: AdamMini, now: Now) -> Coefficients:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: AdamMini, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from ready(xp, g, h, now)
+    g = yield from prepare_gradient(xp, g, h, now)
     (gg,) = yield (MeanSquare(g),)
     rms = length(xp, gg, g)
     v = k.b2 * v + k.a2 * (rms * rms)

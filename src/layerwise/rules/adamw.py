@@ -24,9 +24,9 @@ from layerwise.options import fields
 from layerwise.options.fields import flag
 from layerwise.options.settings import ClippedByNorm, Scheduled, StoredMomentum
 from layerwise.options.values import is_zero
-from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Nonnegative, Now, Shape, Stepped
-from layerwise.rules.parts import ready
+from layerwise.rules.arrays import add, add_unless_off, final, mix, shrinking, square
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
 
 
@@ -77,8 +77,8 @@ def coefficients(xp: Functions, h: AdamW, now: Now) -> Coefficients:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: AdamW, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from ready(xp, g, h, now)
-    g = plus(xp, g, k.l2, p)
+    g = yield from prepare_gradient(xp, g, h, now)
+    g = add_unless_off(xp, g, k.l2, p)
 
     m = mix(xp, k.b1, m, k.a1, g)
     v = mix(xp, k.b2, v, k.a2, square(g))

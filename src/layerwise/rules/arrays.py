@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from layerwise.options.values import Scalar, is_number, is_one, is_zero
-from layerwise.rules.asks import Array, Functions, Moves, T
+from layerwise.rules.requests import Array, Functions, Moves, T
 from layerwise.rules.scalars import root
 
 
@@ -49,9 +49,9 @@ def add(xp: Functions, x: Array, a: Scalar, y: Array) -> Array:
     return xp.add_scaled(x, a, y) if hasattr(xp, "add_scaled") else x + a * y
 
 
-def move(xp: Functions, x: Array, a: Scalar, y: Array) -> Array:
-    """Return x + a·y. x is used up: a namespace with its own `move` may overwrite it."""
-    return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
+def add_overwriting(xp: Functions, x: Array, a: Scalar, y: Array) -> Array:
+    """Return x + a·y. x is used up: a namespace with its own `add_overwriting` may overwrite it."""
+    return xp.add_overwriting(x, a, y) if hasattr(xp, "add_overwriting") else add(xp, x, a, y)
 
 
 def scaled(a: Scalar, x: Array) -> Array:
@@ -59,14 +59,14 @@ def scaled(a: Scalar, x: Array) -> Array:
     return x if is_one(a) else a * x
 
 
-def moved(xp: Functions, p: Array, moves: Moves) -> Array:
+def apply_moves(xp: Functions, p: Array, moves: Moves) -> Array:
     """Return p after these moves. p may be overwritten."""
     for a, x in moves:
-        p = move(xp, p, a, x)
+        p = add_overwriting(xp, p, a, x)
     return p
 
 
-def after(xp: Functions, p: Array, moves: Moves) -> Array:
+def after_moves(xp: Functions, p: Array, moves: Moves) -> Array:
     """Return p after these moves, without overwriting p."""
     for a, x in moves:
         p = add(xp, p, a, x)
@@ -82,7 +82,7 @@ def unless_off(xp: Functions, a: Scalar, y: Array) -> Array:
     return xp.unless_off(a, y) if hasattr(xp, "unless_off") else y
 
 
-def plus(xp: Functions, x: Array, a: Scalar, y: Array) -> Array:
+def add_unless_off(xp: Functions, x: Array, a: Scalar, y: Array) -> Array:
     """Return x + a·y, or x if `a` is off."""
     return x if is_zero(a) else add(xp, x, a, unless_off(xp, a, y))
 

@@ -34,18 +34,18 @@ from layerwise.options.checks import number, pair
 from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm, Scheduled
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Nonnegative, Now, Shape, Statistic, Stepped
+from layerwise.rules.clipping import clip_of, prepare_gradient
 from layerwise.rules.factors import (
-    Averaging,
-    divided,
+    AverageCoefficients,
     factored_option,
-    fitted,
+    factored_update,
+    fit_factored,
     means,
     min_dim_option,
-    renewed,
-    second_moment,
+    moment_shapes,
+    updated_factors,
 )
-from layerwise.rules.parts import clip_of, ready
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Nonnegative, Now, Shape, Statistic, Stepped
 from layerwise.rules.scalars import named, once_a_step
 
 EPS = number(0, above=True)  # with 0, a gradient that is zero from the start would give 0/0
@@ -79,7 +79,7 @@ class Came(ClippedByNorm):
     min_dim_size_to_factor: int = min_dim_option()
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Came:
-        return fitted(self, shape, block_dims)
+        return fit_factored(self, shape, block_dims)
 
 
 class State(NamedTuple):
@@ -92,7 +92,7 @@ class State(NamedTuple):
 
 
 def shapes(h: Came, shape: Shape) -> State:
-    row, col, whole = second_moment(h.factored, shape)
+    row, col, whole = moment_shapes(h.factored, shape)
     return State(row, col, whole, shape, row, col)
 
 
@@ -102,8 +102,8 @@ def coefficients(xp: Functions, h: Came, now: Now) -> Coefficients:
     return named(
         b1=b1,  # m ← b1·m + a1·û
         a1=1 - b1,
-        V=Averaging(b2, 1 - b2, eps1, 0.0),
-        S=Averaging(b3, 1 - b3, eps2, 0.0),
+        V=AverageCoefficients(b2, 1 - b2, eps1, 0.0),
+        S=AverageCoefficients(b3, 1 - b3, eps2, 0.0),
         lr=now.lr,  # p ← p − lam·p − lr·m/√S
         lam=(now.lr if h.decay_scale == "lr" else 1.0) * now.weight_decay,
     )
@@ -111,8 +111,8 @@ def coefficients(xp: Functions, h: Came, now: Now) -> Coefficients:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Came, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
-    g = yield from ready(xp, g, h, now)
-    measured = divided(xp, g, state[:3], h.factored, k.V)
+    g = yield from prepare_gradient(xp, g, h, now)
+    measured = factored_update(xp, g, state[:3], h.factored, k.V)
     del g  # while the sums are computed, only p and u are kept
     moment, u, uu, _ = yield from measured
     rms, clip = length(xp, uu, u), 1.0
@@ -123,7 +123,7 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Came, now: Now) -> 
     R_, C_, r = state.exp_avg_res_row, state.exp_avg_res_col, m
     if h.factored:
         answers = yield means(xp, square(u - m), R_, *h.factored)
-        R_, C_, root_S = renewed(xp, R_, C_, answers, k.S)
+        R_, C_, root_S = updated_factors(xp, R_, C_, answers, k.S)
         r = m / root_S
     moves = *shrinking(xp, k.lam, p), (-k.lr, r)
     return Stepped(moves, State(*moment, m, R_, C_), {"update_rms": rms, "trust_ratio": clip})

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from layerwise.options.checks import integer
 from layerwise.options.fields import option
-from layerwise.options.settings import Hyper, settled
+from layerwise.options.settings import Hyper, with_values
 from layerwise.options.values import Scalar, is_zero
-from layerwise.rules import dimensions
+from layerwise.rules import factored_dims
 from layerwise.rules.arrays import final, is_complex, mix, square
-from layerwise.rules.asks import Array, Asking, Functions, Mean, MeanSquare, Shape
-from layerwise.rules.dimensions import Factored
-from layerwise.rules.trust import floored
+from layerwise.rules.factored_dims import Factored
+from layerwise.rules.requests import Array, Asking, Functions, Mean, MeanSquare, Shape
+from layerwise.rules.trust import norm_at_least
 
 H = TypeVar("H", bound=Hyper)
 
@@ -34,10 +34,10 @@ LARGEST = 2.0**50  # the largest number of a gradient
 def factored_option(optax_default: object = MISSING) -> Any:
     return option(
         "last",
-        dimensions.CHECK,
+        factored_dims.CHECK,
         'Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those of matrices '
         'only ("matrix"), two dimensions or groups of them, or none (False): no dimensions.',
-        dimensions.WAY_OUT,
+        factored_dims.WAY_OUT,
         optax_default=optax_default,
     )
 
@@ -52,14 +52,14 @@ def min_dim_option(optax_default: object = MISSING) -> Any:
     )
 
 
-def fitted(h: H, shape: Shape, block_dims: Shape, **values: object) -> H:
+def fit_factored(h: H, shape: Shape, block_dims: Shape, **values: object) -> H:
     """Return the settings with a tensor's rows and columns (False if it is not factored) and these values."""
     own: Any = h
-    factored = dimensions.dims(own.factored, shape, own.min_dim_size_to_factor, block_dims) or False
-    return settled(h, factored=factored, **values)
+    factored = factored_dims.dims(own.factored, shape, own.min_dim_size_to_factor, block_dims) or False
+    return with_values(h, factored=factored, **values)
 
 
-def second_moment(factored: Factored | None, shape: Shape) -> tuple[Shape | None, Shape | None, Shape | None]:
+def moment_shapes(factored: Factored | None, shape: Shape) -> tuple[Shape | None, Shape | None, Shape | None]:
     """Return the shapes of R, C and V: of R and C for a factored tensor, otherwise of V; None for the rest."""
     if not factored:
         return None, None, shape
@@ -71,7 +71,7 @@ def _without(shape: Shape, dims: Shape) -> Shape:
     return tuple(1 if d in dims else n for d, n in enumerate(shape))
 
 
-class Averaging(NamedTuple):
+class AverageCoefficients(NamedTuple):
     """Numbers of an average: V ← b·V + a·(x + eps), with √V and mean(R) no less than `least`."""
 
     b: Scalar
@@ -83,56 +83,64 @@ class Averaging(NamedTuple):
 Second = tuple[Array, Array, Array]  # R, C and V; None for those that do not exist
 
 
-def divided(
-    xp: Functions, g: Array, moment: Second, factored: Factored | None, k: Averaging, *others: MeanSquare
+def factored_update(
+    xp: Functions, g: Array, moment: Second, factored: Factored | None, k: AverageCoefficients, *others: MeanSquare
 ) -> Asking[tuple[Second, Array, Scalar, Sequence[Array]]]:
     """Return R, C and V updated with g², u = g / √V, mean(u²), and the answers to other requests."""
     R, C, V = moment
     if not factored:
-        (V,) = final(xp, mix(xp, k.b, V, k.a, plus(square(bounded(xp, g)), k.eps)))
-        u = bounded(xp, g) / floored(xp, xp.sqrt(V), k.least)  # recomputed, which takes less than to store it
+        (V,) = final(xp, mix(xp, k.b, V, k.a, plus_eps(square(bounded_gradient(xp, g)), k.eps)))
+        u = bounded_gradient(xp, g) / norm_at_least(
+            xp, xp.sqrt(V), k.least
+        )  # recomputed, which takes less than to store it
         del g
         uu, *answers = yield (MeanSquare(u), *others)
         return (None, None, V), u, uu, answers
-    g = bounded(xp, g)
+    g = bounded_gradient(xp, g)
     answers = yield (*means(xp, square(g), R, *factored), *others)
-    R, C, root_V = renewed(xp, R, C, answers[:4], k)
+    R, C, root_V = updated_factors(xp, R, C, answers[:4], k)
     u = g / root_V
     del g, root_V
     (uu,) = yield (MeanSquare(u),)
     return (R, C, None), u, uu, answers[4:]
 
 
-def bounded(xp: Functions, g: Array) -> Array:
+def bounded_gradient(xp: Functions, g: Array) -> Array:
     """Return the gradient with its finite numbers bounded by LARGEST, and nan for the others."""
     if is_complex(g):
-        return bounded(xp, g.real) + 1j * bounded(xp, g.imag)
+        return bounded_gradient(xp, g.real) + 1j * bounded_gradient(xp, g.imag)
     return xp.clip(g, -LARGEST, LARGEST) + (g - g)
 
 
 def means(xp: Functions, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:
-    """Return the requests that `renewed` needs."""
+    """Return the requests that `updated_factors` needs."""
     per_row = xp.sum(x, axis=cols, keepdims=True)
     return Mean(per_row, cols), Mean(x, rows), Mean(per_row, rows + cols), Mean(R, rows, once=cols)
 
 
-def renewed(xp: Functions, R: Array, C: Array, answers: Sequence[Array], k: Averaging) -> tuple[Array, Array, Array]:
+def updated_factors(
+    xp: Functions, R: Array, C: Array, answers: Sequence[Array], k: AverageCoefficients
+) -> tuple[Array, Array, Array]:
     """Return R and C updated with the answers, and √V."""
     x_rows, x_cols, x_mean, R_mean = answers
-    R, C, R_mean = averaged(xp, R, x_rows, k), averaged(xp, C, x_cols, k), averaged_mean(xp, R_mean, x_mean, k)
+    R, C, R_mean = (
+        averaged_factor(xp, R, x_rows, k),
+        averaged_factor(xp, C, x_cols, k),
+        averaged_mean(xp, R_mean, x_mean, k),
+    )
     # Two roots, because R·C would underflow in float32 for numbers near eps.
-    return R, C, floored(xp, xp.sqrt(R / R_mean) * xp.sqrt(C), k.least)
+    return R, C, norm_at_least(xp, xp.sqrt(R / R_mean) * xp.sqrt(C), k.least)
 
 
-def averaged(xp: Functions, x: Array, mean: Scalar, k: Averaging) -> Array:
+def averaged_factor(xp: Functions, x: Array, mean: Scalar, k: AverageCoefficients) -> Array:
     """Return the new R or C, given a mean; mean(x + eps) is mean(x) + eps, so x + eps itself is not needed."""
-    return mix(xp, k.b, x, k.a, plus(mean, k.eps))
+    return mix(xp, k.b, x, k.a, plus_eps(mean, k.eps))
 
 
-def averaged_mean(xp: Functions, R_mean: Scalar, x_mean: Scalar, k: Averaging) -> Scalar:
+def averaged_mean(xp: Functions, R_mean: Scalar, x_mean: Scalar, k: AverageCoefficients) -> Scalar:
     """Return mean(R) by the same recurrence."""
-    return floored(xp, k.b * R_mean + k.a * plus(x_mean, k.eps), k.least)
+    return norm_at_least(xp, k.b * R_mean + k.a * plus_eps(x_mean, k.eps), k.least)
 
 
-def plus(x: Scalar, eps: Scalar) -> Scalar:
+def plus_eps(x: Scalar, eps: Scalar) -> Scalar:
     return x if is_zero(eps) else x + eps

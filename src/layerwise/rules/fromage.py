@@ -23,10 +23,11 @@ from typing import ClassVar, NamedTuple
 from layerwise.options import fields
 from layerwise.options.checks import NONE, number
 from layerwise.options.fields import option
-from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options.settings import ClippedByNorm, OneNumberPerLayer, Scheduled
 from layerwise.options.values import Scalar, is_zero
-from layerwise.rules.arrays import add, after, final, length, scaled, shrinking
-from layerwise.rules.asks import (
+from layerwise.rules.arrays import add, after_moves, final, length, scaled, shrinking
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.requests import (
     Array,
     Asking,
     Coefficients,
@@ -39,13 +40,12 @@ from layerwise.rules.asks import (
     Squares,
     Stepped,
 )
-from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, named, once_a_step, one_like
-from layerwise.rules.trust import Trust, first_norm, floored, trust_ratio
+from layerwise.rules.trust import TrustCoefficients, first_norm, norm_at_least, trust_ratio
 
 
 @dataclass(frozen=True)
-class Fromage(NumberOfLayer, ClippedByNorm):
+class Fromage(OneNumberPerLayer, ClippedByNorm):
     """Options of Fromage. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {}
@@ -73,7 +73,7 @@ class Fromage(NumberOfLayer, ClippedByNorm):
         return self if self.p_bound is None else super().fit(shape, block_dims, machine_eps)
 
 
-UNBOUNDED = Trust(min_norm=0.0, low=-inf, high=inf, undefined=1.0, adapts=1.0)
+UNBOUNDED = TrustCoefficients(min_norm=0.0, low=-inf, high=inf, undefined=1.0, adapts=1.0)
 
 
 class State(NamedTuple):
@@ -104,13 +104,13 @@ def coefficients(xp: Functions, h: Fromage, now: Now) -> Coefficients:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Fromage, now: Now) -> Asking[Stepped]:
     k, (b, R) = coefficients(xp, h, now), state
-    g = yield from ready(xp, g, h, now)
+    g = yield from prepare_gradient(xp, g, h, now)
     if b is not None:
         (g,) = final(xp, add(xp, g, k.mu, b))
         b, _ = yield Keep(State(g, R))
     pp, gg = yield Squares(p), Squares(g)
     norm_p, norm_g = length(xp, pp, p), length(xp, gg, g)
-    ratio = trust_ratio(xp, floored(xp, norm_p, k.least), floored(xp, norm_g, k.least), UNBOUNDED)
+    ratio = trust_ratio(xp, norm_at_least(xp, norm_p, k.least), norm_at_least(xp, norm_g, k.least), UNBOUNDED)
     moves = (*shrinking(xp, k.shrink, p), (-k.size * ratio.factor, scaled(ratio.unit, g)))
     if h.p_bound is not None:
         R = first_norm(xp, R, norm_p)
@@ -120,7 +120,7 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Fromage, now: Now) 
 
 def _bounded(xp: Functions, p: Array, moves: Moves, most: Scalar) -> Asking[Moves]:
     """Return moves that bring the weights' norm down to at most this."""
-    q = after(xp, p, moves)
+    q = after_moves(xp, p, moves)
     (qq,) = yield (Squares(q),)
     one = one_like(xp, most)  # choosing between an array and a number would create a dtype of its own
     norm = one * length(xp, qq, q)

@@ -33,10 +33,21 @@ from typing import Literal, NamedTuple
 from layerwise.options import fields
 from layerwise.options.checks import NONE, Contradiction, number, one_of
 from layerwise.options.fields import flag, option
-from layerwise.options.settings import BoundedTrustRatio, Caution, ClippedByNorm, L2Penalty, Scheduled, StepLength
+from layerwise.options.settings import Caution, ClippedByNorm, L2Penalty, Scheduled, StepLength, WeightNormBound
 from layerwise.options.values import Scalar, is_one, is_zero
-from layerwise.rules.arrays import add, after, final, mix, move, plus, shrinking, square, unless_off
-from layerwise.rules.asks import (
+from layerwise.rules.arrays import (
+    add,
+    add_overwriting,
+    add_unless_off,
+    after_moves,
+    final,
+    mix,
+    shrinking,
+    square,
+    unless_off,
+)
+from layerwise.rules.clipping import cautious, prepare_gradient
+from layerwise.rules.requests import (
     Array,
     Asking,
     Coefficients,
@@ -48,13 +59,12 @@ from layerwise.rules.asks import (
     Shape,
     Stepped,
 )
-from layerwise.rules.parts import cautious, ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
-from layerwise.rules.trust import Length, lengthened, trust_of
+from layerwise.rules.trust import Length, scaled_moves, trust_coefficients
 
 
 @dataclass(frozen=True)
-class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
+class Lamb(WeightNormBound, L2Penalty, StepLength, Caution, ClippedByNorm):
     """Options of LAMB. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = fields.lr(1e-3)
@@ -126,7 +136,7 @@ def coefficients(xp: Functions, h: Lamb, now: Now) -> Coefficients:
         lr=lr * (c2**0.5 / c1) if h.bias_correction == "lr" else lr,  # p ← p − lr·ratio·r
         max_norm=inf if h.max_weight_norm is None else h.max_weight_norm,
         trust_eps=h.trust_eps,
-        trust=trust_of(xp, h, lam),
+        trust=trust_coefficients(xp, h, lam),
     )
 
 
@@ -139,9 +149,9 @@ def _shrink(lr: Scalar, lam: Scalar, h: Lamb) -> Scalar:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Lamb, now: Now) -> Asking[Stepped]:
     k, (m, v, R) = coefficients(xp, h, now), state
-    g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
+    g = add_unless_off(xp, (yield from prepare_gradient(xp, g, h, now)), k.l2, p)
     moves = shrinking(xp, k.shrink, p)
-    p = after(xp, p, moves)
+    p = after_moves(xp, p, moves)
 
     m = mix(xp, k.b1, m, k.a1, g)
     v = mix(xp, k.b2, v, k.a2, square(g))
@@ -150,11 +160,11 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Lamb, now: Now) -> 
     u = _direction(xp, m, v, k)
     m, v, _ = yield Keep(State(m, v, R))
     u, agreeing = yield from cautious(xp, u, g, h)
-    r = u if is_zero(k.lam) else move(xp, u, k.lam, unless_off(xp, k.lam, p))
+    r = u if is_zero(k.lam) else add_overwriting(xp, u, k.lam, unless_off(xp, k.lam, p))
     del g, u  # while the sums are computed, only p and r are kept
 
     how_long = Length(k.lr, k.trust, k.max_norm, k.trust_eps)
-    R, moves, stats = yield from lengthened(xp, h, how_long, R, p, r, moves)
+    R, moves, stats = yield from scaled_moves(xp, h, how_long, R, p, r, moves)
     return Stepped(moves, State(m, v, R), {**stats, **agreeing})
 
 

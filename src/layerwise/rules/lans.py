@@ -24,17 +24,28 @@ from math import inf
 from typing import NamedTuple
 
 from layerwise.options import fields
-from layerwise.options.settings import BoundedTrustRatio, Scheduled
+from layerwise.options.settings import Scheduled, WeightNormBound
 from layerwise.options.values import is_zero
-from layerwise.rules.arrays import final, length, mix, plus, scaled, square
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Keep, Nonnegative, Now, Shape, Squares, Stepped
-from layerwise.rules.parts import ready
+from layerwise.rules.arrays import add_unless_off, final, length, mix, scaled, square
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.requests import (
+    Array,
+    Asking,
+    Coefficients,
+    Functions,
+    Keep,
+    Nonnegative,
+    Now,
+    Shape,
+    Squares,
+    Stepped,
+)
 from layerwise.rules.scalars import choose, named, once_a_step, one_minus_power, vanishes
-from layerwise.rules.trust import Ratio, floored, trust_of, trust_ratio
+from layerwise.rules.trust import SplitRatio, norm_at_least, trust_coefficients, trust_ratio
 
 
 @dataclass(frozen=True)
-class Lans(BoundedTrustRatio):
+class Lans(WeightNormBound):
     """Options of LANS. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = fields.lr(1e-3)
@@ -70,20 +81,20 @@ def coefficients(xp: Functions, h: Lans, now: Now) -> Coefficients:
         lr_r=now.lr * b1,  # p ← p − lr_r·ratio_r·r − lr_c·ratio_c·c
         lr_c=now.lr * (1 - b1),
         max_norm=inf if h.max_weight_norm is None else h.max_weight_norm,
-        trust=trust_of(xp, h, now.weight_decay),
+        trust=trust_coefficients(xp, h, now.weight_decay),
     )
 
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Lans, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from _normalized(xp, (yield from ready(xp, g, h, now)))
+    g = yield from _normalized(xp, (yield from prepare_gradient(xp, g, h, now)))
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
 
     d = k.c2 * v
     d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root)
     d = d + k.eps
     r, c = k.c1 * m / d, g / d
-    r, c = plus(xp, r, k.lam, p), plus(xp, c, k.lam, p)
+    r, c = add_unless_off(xp, r, k.lam, p), add_unless_off(xp, c, k.lam, p)
     del g, d  # while the sums are computed, only p, r and c are kept
     m, v = yield Keep(State(m, v))
 
@@ -102,12 +113,12 @@ def _normalized(xp: Functions, g: Array) -> Asking[Array]:
 
 def _ratios(
     xp: Functions, p: Array, r: Array, c: Array, k: Coefficients, h: Lans
-) -> Asking[tuple[tuple[Ratio, Ratio], dict[str, Array]]]:
+) -> Asking[tuple[tuple[SplitRatio, SplitRatio], dict[str, Array]]]:
     """Return ‖p‖/‖r‖ and ‖p‖/‖c‖ within the requested bounds."""
     if h.adapt is False:
-        return (Ratio(1.0, 1.0), Ratio(1.0, 1.0)), {"trust_ratio": 1.0}
+        return (SplitRatio(1.0, 1.0), SplitRatio(1.0, 1.0)), {"trust_ratio": 1.0}
     pp, rr, cc = yield Squares(p), Squares(r), Squares(c)
     norm_p, norm_r, norm_c = length(xp, pp, p), length(xp, rr, r), length(xp, cc, c)
-    w, x, y = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r, norm_c))
+    w, x, y = (norm_at_least(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r, norm_c))
     ratio_r, ratio_c = (trust_ratio(xp, w, one, k.trust, k.max_norm) for one in (x, y))
     return (ratio_r, ratio_c), {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio_r.value}

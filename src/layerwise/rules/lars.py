@@ -36,11 +36,11 @@ from layerwise.options.checks import NONE, Contradiction, number, one_of, pair
 from layerwise.options.fields import OFF, flag, option
 from layerwise.options.settings import Adapt, Caution, ClippedByNorm, HeavyBall, L2Penalty, Scheduled, StepLength
 from layerwise.options.values import is_one, is_zero
-from layerwise.rules.arrays import add, length, plus, scaled, unless_off
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
-from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import choose, damped, exists, named, once_a_step, vanishes
-from layerwise.rules.trust import Length, Ratio, floored, lengthened, trust_of, trusted
+from layerwise.rules.arrays import add, add_unless_off, length, scaled, unless_off
+from layerwise.rules.clipping import cautious, prepare_gradient
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
+from layerwise.rules.scalars import choose, dampening_factor, exists, named, once_a_step, vanishes
+from layerwise.rules.trust import Length, SplitRatio, bounded_ratio, norm_at_least, scaled_moves, trust_coefficients
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         yield whole and self.norm != "split", "norm", '"split" with adapt="step"', "Drop one: the ratio measures ‖b‖."
 
     @property
-    def whole_step(self) -> float | None:
+    def step_per_lr(self) -> float | None:
         return self.trust_coefficient if self.adapt == "step" else None
 
     @property
@@ -115,7 +115,7 @@ def shapes(h: Lars, shape: Shape) -> State:
 
 @once_a_step
 def coefficients(xp: Functions, h: Lars, now: Now) -> Coefficients:
-    lr, lam, trust = now.lr, now.weight_decay, trust_of(xp, h, now.weight_decay)
+    lr, lam, trust = now.lr, now.weight_decay, trust_coefficients(xp, h, now.weight_decay)
     split, clips = h.norm == "split", h.trust_clip is not None and not is_zero(lr)
     return named(
         l2=h.l2,  # g ← g + l2·p
@@ -126,7 +126,7 @@ def coefficients(xp: Functions, h: Lars, now: Now) -> Coefficients:
         eps=h.eps,
         unit=lr if clips else 1.0,  # the trust ratio that is clipped is ratio/unit
         lr=lr if h.lr_in_momentum else 1.0,  # u = lr·ratio·r
-        damped=damped(xp, now.t, h.dampening),  # b ← mu·b + damped·u
+        damped=dampening_factor(xp, now.t, h.dampening),  # b ← mu·b + damped·u
         mu=h.momentum,
         pace=1.0 if h.lr_in_momentum else lr,  # p ← p − pace·b
         # b ← whole·(‖p‖ / (‖b‖ + eps))·b as it moves p, with adapt="step"; the lr inside b cancels
@@ -137,9 +137,9 @@ def coefficients(xp: Functions, h: Lars, now: Now) -> Coefficients:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Lars, now: Now) -> Asking[Stepped]:
     k, (b, R) = coefficients(xp, h, now), state
-    g = yield from ready(xp, g, h, now)
-    g = plus(xp, g, k.l2, p)
-    r = plus(xp, g, k.lam, p)
+    g = yield from prepare_gradient(xp, g, h, now)
+    g = add_unless_off(xp, g, k.l2, p)
+    r = add_unless_off(xp, g, k.lam, p)
 
     ratio, stats = yield from _ratio(xp, p, g, r, k, h)
     u = k.lr * ratio.factor * scaled(ratio.unit, r)
@@ -147,23 +147,23 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Lars, now: Now) -> 
     moved = add(xp, u, k.mu, b) if h.nesterov else b
     moved, agreeing = yield from cautious(xp, moved, g, h)
     how_long = Length(k.pace, k.trust, eps=k.eps, scale=k.whole) if h.adapt == "step" else Length(k.pace)
-    R, moves, found = yield from lengthened(xp, h, how_long, R, p, moved)
+    R, moves, found = yield from scaled_moves(xp, h, how_long, R, p, moved)
     return Stepped(moves, State(None if state.momentum_buffer is None else b, R), {**(stats or found), **agreeing})
 
 
 def _ratio(
     xp: Functions, p: Array, g: Array, r: Array, k: Coefficients, h: Lars
-) -> Asking[tuple[Ratio, dict[str, Array]]]:
+) -> Asking[tuple[SplitRatio, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that it is compared with, within the requested bounds."""
     if h.adapt is False or h.adapt == "step":
-        return Ratio(1.0, 1.0), {}
+        return SplitRatio(1.0, 1.0), {}
     # If x is measured with the same decay, r is already x.
-    x = r if k.lam_x is k.lam else plus(xp, g, k.lam_x, p)
+    x = r if k.lam_x is k.lam else add_unless_off(xp, g, k.lam_x, p)
     pp, xx = yield Squares(p), Squares(x)
     norm_p, norm_x = length(xp, pp, p), length(xp, xx, x)
-    w, f = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_x))
+    w, f = (norm_at_least(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_x))
     d = (f if is_zero(k.lam_w) else f + k.lam_w * unless_off(xp, k.lam_w, w)) + k.eps
     # The choice keeps x/0 out of the branch that is not taken, and so out of its derivative.
     d = choose(xp, vanishes(xp, f), 1.0, d)
-    ratio = trusted(xp, k.eta * w, d, exists(xp, w) & exists(xp, f), k.trust, k.unit)
+    ratio = bounded_ratio(xp, k.eta * w, d, exists(xp, w) & exists(xp, f), k.trust, k.unit)
     return ratio, {"weight_norm": norm_p, "update_norm": norm_x, "trust_ratio": ratio.value}

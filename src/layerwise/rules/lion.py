@@ -26,11 +26,11 @@ from typing import Any, Literal, NamedTuple
 
 from layerwise.options import fields
 from layerwise.options.settings import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
-from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Keep, Now, PerLayer, Shape, Stepped
-from layerwise.rules.parts import cautious, ready
+from layerwise.rules.arrays import add, add_unless_off, after_moves, final, is_complex, mix, shrinking, square
+from layerwise.rules.clipping import cautious, prepare_gradient
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Keep, Now, PerLayer, Shape, Stepped
 from layerwise.rules.scalars import named, once_a_step, root, vanishes
-from layerwise.rules.trust import Length, lengthened, trust_of
+from layerwise.rules.trust import Length, scaled_moves, trust_coefficients
 
 
 @dataclass(frozen=True)
@@ -71,23 +71,23 @@ def coefficients(xp: Functions, h: Lion, now: Now) -> Coefficients:
         a2=1 - b2,
         lam=lam if h.decay == "ratio" else 0.0,  # r = u + lam·p
         lr=lr,  # p ← p − lr·ratio·r
-        trust=trust_of(xp, h, lam),
+        trust=trust_coefficients(xp, h, lam),
     )
 
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Lion, now: Now) -> Asking[Stepped]:
     k, (m, R) = coefficients(xp, h, now), state
-    g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
+    g = add_unless_off(xp, (yield from prepare_gradient(xp, g, h, now)), k.l2, p)
     moves = shrinking(xp, k.shrink, p)
-    p = after(xp, p, moves)
+    p = after_moves(xp, p, moves)
 
     u = _sign(xp, add(xp, k.a1 * g, k.b1, m))
     (m,) = final(xp, mix(xp, k.b2, m, k.a2, g))
     m, _ = yield Keep(State(m, R))
     u, agreeing = yield from cautious(xp, u, g, h)
-    r = plus(xp, u, k.lam, p)
+    r = add_unless_off(xp, u, k.lam, p)
 
-    R, moves, stats = yield from lengthened(xp, h, Length(k.lr, k.trust), R, p, r, moves)
+    R, moves, stats = yield from scaled_moves(xp, h, Length(k.lr, k.trust), R, p, r, moves)
     return Stepped(moves, State(m, R), {**stats, **agreeing})
 
 

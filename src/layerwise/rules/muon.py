@@ -36,26 +36,33 @@ from layerwise.options.checks import (
     NONE,
     Check,
     Contradiction,
-    Refused,
+    RefusedValue,
     as_float,
     dtype,
     integer,
-    members,
+    members_of_sequence,
     number,
     one_of,
 )
 from layerwise.options.fields import option
-from layerwise.options.settings import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, settled
+from layerwise.options.settings import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, with_values
 from layerwise.options.values import is_one, is_zero
-from layerwise.rules import dimensions
-from layerwise.rules.arrays import add, after, final, mix, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Stepped
-from layerwise.rules.lines import dims_option
-from layerwise.rules.matrices import Polynomial, divided_sides, in_stretches, least_work, orthogonalized, shorter_kept
-from layerwise.rules.parts import ready
+from layerwise.rules import factored_dims
+from layerwise.rules.arrays import add, add_unless_off, after_moves, final, mix, shrinking
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.newton_schulz import (
+    Polynomial,
+    gram_dims,
+    in_stretches,
+    least_work,
+    orthogonalized,
+    sharded_gram_dims,
+)
 from layerwise.rules.products import HALVES
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Stepped
+from layerwise.rules.row_normalization import dims_option
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
-from layerwise.rules.trust import Length, lengthened, trust_of
+from layerwise.rules.trust import Length, scaled_moves, trust_coefficients
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
 SAFETY = 1.01  # the paper's code divides the argument of all polynomials but the last by this
@@ -82,16 +89,16 @@ def _coefficients(value: object) -> object:
     """Return three numbers, or three for each iteration."""
     if isinstance(value, str):
         return _name(value)
-    each = members(value)
+    each = members_of_sequence(value)
     try:
         return _three(each)
-    except Refused:
-        return tuple(_three(members(one)) for one in each) or _three(())
+    except RefusedValue:
+        return tuple(_three(members_of_sequence(one)) for one in each) or _three(())
 
 
 def _three(values: tuple[object, ...]) -> Polynomial:
     if len(values) != 3:
-        raise Refused
+        raise RefusedValue
     a, b, c = map(as_float, values)
     return a, b, c
 
@@ -165,27 +172,27 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
     def adds_products(self) -> bool:
         return not self.dims.whole
 
-    def on(self, quick: str | None) -> Muon:
-        return self if self.ns_dtype is not None or quick is None else settled(self, ns_dtype=quick)
+    def with_fast_dtype(self, quick: str | None) -> Muon:
+        return self if self.ns_dtype is not None or quick is None else with_values(self, ns_dtype=quick)
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Muon:
         own = tuple(d for d in range(len(shape)) if d not in block_dims)
-        rows, cols = dimensions.dims(self.dims, shape, block_dims=block_dims) or ((), own)
+        rows, cols = factored_dims.dims(self.dims, shape, block_dims=block_dims) or ((), own)
         each = NAMED[self.ns_coefficients] if isinstance(self.ns_coefficients, str) else self.ns_coefficients
         each = each if isinstance(each[0], tuple) else (each,)
         polynomials = tuple(islice(chain(each, repeat(each[-1])), self.ns_steps))
-        sides = shorter_kept(shape, rows, cols)
-        return settled(
+        sides = gram_dims(shape, rows, cols)
+        return with_values(
             super().fit(shape, block_dims, machine_eps),
             dims=sides,
             scale=_scale(self.scale, prod(shape[d] for d in rows), prod(shape[d] for d in cols)),
             ns_coefficients=least_work(polynomials, sides, shape, self.ns_dtype),
         )
 
-    def divided(self, shape: Shape, parts: Shape | None, replicas: int) -> Muon:
+    def for_shards(self, shape: Shape, parts: Shape | None, replicas: int) -> Muon:
         few = in_stretches(tuple(chain(*self.ns_coefficients)), self.ns_dtype)  # each costs a sum over the parts
-        sides = divided_sides(self.dims, shape, parts, few, replicas)
-        return settled(self, dims=sides, ns_coefficients=self.ns_coefficients if sides.whole else few)
+        sides = sharded_gram_dims(self.dims, shape, parts, few, replicas)
+        return with_values(self, dims=sides, ns_coefficients=self.ns_coefficients if sides.whole else few)
 
 
 def _scale(how: Any, rows: int, cols: int) -> float:
@@ -220,13 +227,13 @@ def coefficients(xp: Functions, h: Muon, now: Now) -> Coefficients:
         scale=h.scale,  # r = scale·x
         lr=now.lr,  # p ← p − lam·p − lr·ratio·r
         lam=now.lr * lam if h.decay == "decoupled" else 0.0,
-        trust=trust_of(xp, h, lam),
+        trust=trust_coefficients(xp, h, lam),
     )
 
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Muon, now: Now) -> Asking[Stepped]:
     k, (m, R) = coefficients(xp, h, now), state
-    u = g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
+    u = g = add_unless_off(xp, (yield from prepare_gradient(xp, g, h, now)), k.l2, p)
     if m is not None:
         (m,) = final(xp, mix(xp, k.b, m, k.a, g))
         u = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
@@ -234,6 +241,6 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Muon, now: Now) -> 
     x = yield from orthogonalized(xp, u, h.dims, h.ns_coefficients, k.eps, h.ns_dtype)
     r = x if is_one(k.scale) else k.scale * x
     moves = shrinking(xp, k.lam, p)
-    p = after(xp, p, moves)
-    R, moves, stats = yield from lengthened(xp, h, Length(k.lr, k.trust), R, p, r, moves)
+    p = after_moves(xp, p, moves)
+    R, moves, stats = yield from scaled_moves(xp, h, Length(k.lr, k.trust), R, p, r, moves)
     return Stepped(moves, State(m, R), stats)

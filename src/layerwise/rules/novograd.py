@@ -22,16 +22,16 @@ from typing import Literal, NamedTuple
 from layerwise.options import fields
 from layerwise.options.checks import number, one_of, pair
 from layerwise.options.fields import flag, option
-from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options.settings import ClippedByNorm, OneNumberPerLayer, Scheduled
 from layerwise.options.values import Scalar, is_one, is_zero
-from layerwise.rules.arrays import add, length, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
-from layerwise.rules.parts import ready
+from layerwise.rules.arrays import add, add_unless_off, length, shrinking
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.scalars import choose, named, once_a_step, one_like, one_minus_power, root, vanishes
 
 
 @dataclass(frozen=True)
-class NovoGrad(NumberOfLayer, ClippedByNorm):
+class NovoGrad(OneNumberPerLayer, ClippedByNorm):
     """Options of NovoGrad. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = fields.lr(1e-3)
@@ -108,7 +108,7 @@ def coefficients(xp: Functions, h: NovoGrad, now: Now) -> Coefficients:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: NovoGrad, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from ready(xp, g, h, now)
+    g = yield from prepare_gradient(xp, g, h, now)
     (gg,) = yield (Squares(g),)
     norm = length(xp, gg, g)
     v = _averaged(xp, v, norm * norm, k)
@@ -116,7 +116,7 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: NovoGrad, now: Now)
 
     inside = k.inside == 1
     u = choose(xp, inside, k.a1 / d, k.a1) * g
-    u = plus(xp, u, k.a1 * k.lam, p)
+    u = add_unless_off(xp, u, k.a1 * k.lam, p)
     m = add(xp, u, k.b1, m)
     moves = *shrinking(xp, k.shrink, p), (-k.lr * choose(xp, inside, 1.0, 1 / d), m)
     return Stepped(moves, State(m, v), {"gradient_norm": norm, "average_norm": root(xp, v), "trust_ratio": 1.0})

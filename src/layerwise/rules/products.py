@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import sqrt
 
 from layerwise.rules.arrays import is_complex
-from layerwise.rules.asks import Array, Functions
+from layerwise.rules.requests import Array, Functions
 
 HALVES = {"float16": 11, "bfloat16": 8}  # dtypes of 16 bits, and the digits of their numbers
 BLOCKS = 4  # along each side of a symmetric product
@@ -68,7 +68,7 @@ def _summed(xp: Functions, x: Array, y: Array) -> Array:
     return xp.product(x, y) if hasattr(xp, "product") else x @ y
 
 
-def weighted(xp: Functions, G: Array, a: float, b: float, c: float, dtype: str | None) -> Array:
+def quadratic(xp: Functions, G: Array, a: float, b: float, c: float, dtype: str | None) -> Array:
     """Return a + b·G + c·G² as the next product takes it."""
     if hasattr(xp, "weighted") and not _in_blocks(xp, G):
         return operand(xp, xp.weighted(G, a, b, c), dtype)

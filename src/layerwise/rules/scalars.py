@@ -9,7 +9,7 @@ from math import inf, log, sqrt
 from typing import TypeVar, cast
 
 from layerwise.options.values import Scalar, is_infinite, is_number, is_zero
-from layerwise.rules.asks import Coefficients, Functions, Now
+from layerwise.rules.requests import Coefficients, Functions, Now
 
 H = TypeVar("H")
 Compute = Callable[[Functions, H, Now], Coefficients]
@@ -75,7 +75,7 @@ STEP = 48  # the exponents of the powers of two are multiples of this
 FARTHEST = -125, 120  # so that they and their reciprocals are normal numbers of float32
 
 
-def leveller(xp: Functions, size: Scalar) -> Scalar:
+def leveling_power(xp: Functions, size: Scalar) -> Scalar:
     """Return a power of two that brings a float32 size between 2^-24 and 2^24, or 1 if it already lies there.
 
     Multiplying a value by it and dividing the value's factor by it changes no bit, and keeps both within float32.
@@ -100,7 +100,7 @@ def one_minus_power(xp: Functions, b: Scalar, t: Scalar) -> Scalar:
     return -xp.expm1(t * log(b))
 
 
-def damped(xp: Functions, t: Scalar, dampening: Scalar) -> Scalar:
+def dampening_factor(xp: Functions, t: Scalar, dampening: Scalar) -> Scalar:
     """Return the factor on new values of a momentum buffer: 1 in the first step, then 1 − dampening."""
     if is_zero(dampening):
         return 1.0

@@ -23,17 +23,25 @@ from typing import Literal
 from layerwise.options import fields
 from layerwise.options.checks import one_of
 from layerwise.options.fields import option
-from layerwise.options.settings import Scheduled, settled
-from layerwise.rules import dimensions
-from layerwise.rules.asks import Array, Asking, Functions, Now, Shape, Stepped
-from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, shapes, stepped
-from layerwise.rules.parts import ready
+from layerwise.options.settings import Scheduled, with_values
+from layerwise.rules import factored_dims
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.requests import Array, Asking, Functions, Now, Shape, Stepped
+from layerwise.rules.row_normalization import (
+    RowNormalization,
+    State,
+    coefficients,
+    divided_by_rms,
+    normalized_step,
+    shapes,
+    with_momentum,
+)
 
 __all__ = ["ScaleSGD", "State", "coefficients", "shapes", "step"]
 
 
 @dataclass(frozen=True)
-class ScaleSGD(ByLines):
+class ScaleSGD(RowNormalization):
     """Options of SCALE. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = fields.lr(1e-3)
@@ -53,19 +61,19 @@ class ScaleSGD(ByLines):
     )
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> ScaleSGD:
-        found = dimensions.dims(self.dims, shape, block_dims=block_dims)
+        found = factored_dims.dims(self.dims, shape, block_dims=block_dims)
         along = tuple(d for d in range(len(shape)) if d not in block_dims)
         if found is not None:
             rows, cols = found
             along = cols if self.over == "columns" else rows
         unit = sqrt(prod(shape[d] for d in along)) if self.norm == "l2" else 1.0
-        return settled(self, dims=along if found else (), norm=unit)
+        return with_values(self, dims=along if found else (), norm=unit)
 
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: ScaleSGD, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
-    g = yield from ready(xp, g, h, now)
-    x, m = averaged(xp, g, state.exp_avg, k)
+    g = yield from prepare_gradient(xp, g, h, now)
+    x, m = with_momentum(xp, g, state.exp_avg, k)
     del g
-    x, rms = yield from divided(xp, x, h.dims, k, h.norm)
-    return stepped(xp, p, x, m, rms, k, h.norm)
+    x, rms = yield from divided_by_rms(xp, x, h.dims, k, h.norm)
+    return normalized_step(xp, p, x, m, rms, k, h.norm)

@@ -22,10 +22,10 @@ from layerwise.options.checks import Contradiction, one_of
 from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm, HeavyBall, Scheduled, StoredMomentum
 from layerwise.options.values import is_one, is_zero
-from layerwise.rules.arrays import add, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Now, Shape, Stepped
-from layerwise.rules.parts import ready
-from layerwise.rules.scalars import damped, named, once_a_step
+from layerwise.rules.arrays import add, add_unless_off, shrinking
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Now, Shape, Stepped
+from layerwise.rules.scalars import dampening_factor, named, once_a_step
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def coefficients(xp: Functions, h: SGD, now: Now) -> Coefficients:
     return named(
         l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
         shrink=lr * lam if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p
-        damped=damped(xp, now.t, h.dampening),  # b ← mu·b + damped·g
+        damped=dampening_factor(xp, now.t, h.dampening),  # b ← mu·b + damped·g
         mu=h.momentum,
         lr=lr,  # p ← p − lr·b
     )
@@ -78,8 +78,8 @@ def coefficients(xp: Functions, h: SGD, now: Now) -> Coefficients:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: SGD, now: Now) -> Asking[Stepped]:
     k, (b,) = coefficients(xp, h, now), state
-    g = yield from ready(xp, g, h, now)
-    g = plus(xp, g, k.l2, p)
+    g = yield from prepare_gradient(xp, g, h, now)
+    g = add_unless_off(xp, g, k.l2, p)
     if b is not None:
         b = add(xp, g if is_one(k.damped) else k.damped * g, k.mu, b)
     moved = g if b is None else add(xp, g, k.mu, b) if h.nesterov else b

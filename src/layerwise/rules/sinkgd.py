@@ -20,17 +20,25 @@ from dataclasses import KW_ONLY, dataclass
 from layerwise.options import fields
 from layerwise.options.checks import integer
 from layerwise.options.fields import option
-from layerwise.options.settings import Scheduled, settled
-from layerwise.rules import dimensions
-from layerwise.rules.asks import Array, Asking, Functions, Now, Shape, Stepped
-from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, shapes, stepped
-from layerwise.rules.parts import ready
+from layerwise.options.settings import Scheduled, with_values
+from layerwise.rules import factored_dims
+from layerwise.rules.clipping import prepare_gradient
+from layerwise.rules.requests import Array, Asking, Functions, Now, Shape, Stepped
+from layerwise.rules.row_normalization import (
+    RowNormalization,
+    State,
+    coefficients,
+    divided_by_rms,
+    normalized_step,
+    shapes,
+    with_momentum,
+)
 
 __all__ = ["SinkGD", "State", "coefficients", "shapes", "step"]
 
 
 @dataclass(frozen=True)
-class SinkGD(ByLines):
+class SinkGD(RowNormalization):
     """Options of SinkGD. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = fields.lr(1e-3)
@@ -44,18 +52,18 @@ class SinkGD(ByLines):
     )
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> SinkGD:
-        found = dimensions.dims(self.dims, shape, block_dims=block_dims)
+        found = factored_dims.dims(self.dims, shape, block_dims=block_dims)
         lines = ((),) if found is None else tuple(reversed(found)) * self.iterations
-        return settled(self, dims=lines)
+        return with_values(self, dims=lines)
 
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: SinkGD, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
-    g = yield from ready(xp, g, h, now)
-    x, m = averaged(xp, g, state.exp_avg, k)
+    g = yield from prepare_gradient(xp, g, h, now)
+    x, m = with_momentum(xp, g, state.exp_avg, k)
     del g
     first, *others = h.dims
-    x, rms = yield from divided(xp, x, first, k)
+    x, rms = yield from divided_by_rms(xp, x, first, k)
     for along in others:
-        x, _ = yield from divided(xp, x, along, k, measured=False)
-    return stepped(xp, p, x, m, rms, k)
+        x, _ = yield from divided_by_rms(xp, x, along, k, measured=False)
+    return normalized_step(xp, p, x, m, rms, k)

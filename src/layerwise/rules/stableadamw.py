@@ -25,7 +25,8 @@ from layerwise.options import fields
 from layerwise.options.settings import ClippedByNorm, Scheduled
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import (
+from layerwise.rules.clipping import clip_of, prepare_gradient
+from layerwise.rules.requests import (
     Array,
     Asking,
     Coefficients,
@@ -37,7 +38,6 @@ from layerwise.rules.asks import (
     Shape,
     Stepped,
 )
-from layerwise.rules.parts import clip_of, ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
 
 
@@ -86,7 +86,7 @@ def coefficients(xp: Functions, h: StableAdamW, now: Now) -> Coefficients:
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: StableAdamW, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from ready(xp, g, h, now)
+    g = yield from prepare_gradient(xp, g, h, now)
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
 
     root_v = xp.sqrt(v if is_zero(k.eps_root) else v + k.eps_root)

@@ -10,13 +10,13 @@ from typing import get_type_hints
 HINTS: dict[str, Mapping[str, object]] = {}
 
 
-def hints_of(rule: ModuleType) -> Mapping[str, object]:
+def field_annotations(rule: ModuleType) -> Mapping[str, object]:
     """Return the annotations of a rule's state."""
     return HINTS.get(rule.__name__) or get_type_hints(rule.State, include_extras=True)
 
 
 def _says(rule: ModuleType, field: str, what: str) -> bool:
-    hints = hints_of(rule)
+    hints = field_annotations(rule)
     return what in getattr(hints[field], "__metadata__", ())
 
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from layerwise.options.settings import StepLength, TrustRatio
 from layerwise.options.values import Scalar, is_infinite, is_one, is_zero
 from layerwise.rules.arrays import add, is_complex, length, scaled, still
-from layerwise.rules.asks import Array, Asking, Functions, Moves, Squares, Sum
-from layerwise.rules.scalars import at_least, at_most, bounds_of, choose, exists, leveller, one_like, vanishes
+from layerwise.rules.requests import Array, Asking, Functions, Moves, Squares, Sum
+from layerwise.rules.scalars import at_least, at_most, bounds_of, choose, exists, leveling_power, one_like, vanishes
 
 
-class Trust(NamedTuple):
+class TrustCoefficients(NamedTuple):
     """Numbers of a trust ratio: ratio = clip(‖p‖ / ‖·‖, low, high), no norm below min_norm."""
 
     min_norm: Scalar
@@ -22,19 +22,19 @@ class Trust(NamedTuple):
     adapts: Scalar  # 0 turns the ratio off: it is 1
 
 
-def trust_of(xp: Functions, h: TrustRatio, lam: Scalar) -> Trust:
+def trust_coefficients(xp: Functions, h: TrustRatio, lam: Scalar) -> TrustCoefficients:
     """Return the numbers of a trust ratio. An option that is off or missing has numbers without effect."""
     low, high = bounds_of(h.trust_clip)
     adapts = choose(xp, vanishes(xp, lam), 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(bool(h.adapt))
-    return Trust(h.min_norm, low, high, h.zero_norm_ratio, adapts)
+    return TrustCoefficients(h.min_norm, low, high, h.zero_norm_ratio, adapts)
 
 
-def floored(xp: Functions, norm: Scalar, low: Scalar) -> Scalar:
+def norm_at_least(xp: Functions, norm: Scalar, low: Scalar) -> Scalar:
     """Return the norm with the lower bound `low`."""
     return norm if is_zero(low) else at_least(xp, norm, low)
 
 
-class Ratio(NamedTuple):
+class SplitRatio(NamedTuple):
     """A ratio in two factors, because the ratio may leave the dtype although the step does not: lr·ratio·r =
     (lr·factor)·(unit·r).
     """
@@ -47,40 +47,48 @@ class Ratio(NamedTuple):
         return self.factor * self.unit
 
 
-def trusted(xp: Functions, above: Scalar, below: Scalar, defined: object, k: Trust, clipped_by: Scalar = 1.0) -> Ratio:
+def bounded_ratio(
+    xp: Functions, above: Scalar, below: Scalar, defined: object, k: TrustCoefficients, clipped_by: Scalar = 1.0
+) -> SplitRatio:
     """Return above / below / clipped_by within the bounds; `zero` if a norm is 0, and 1 if the ratio is turned off."""
     # If the weights are so large that 2^-24 of their length leaves the dtype, they have left it themselves.
-    unit = leveller(xp, below * choose(xp, above > 2.0**64, 2.0**-24, one_like(xp, above)))
+    unit = leveling_power(xp, below * choose(xp, above > 2.0**64, 2.0**-24, one_like(xp, above)))
     factor = above / (below * unit)
     factor = factor if is_one(clipped_by) else factor / clipped_by
     factor = factor if is_infinite(k.low) else at_least(xp, factor, k.low / unit)
     factor = factor if is_infinite(k.high) else at_most(xp, factor, k.high / unit)
     factor = choose(xp, defined, factor, k.undefined / unit)
-    return Ratio(choose(xp, k.adapts == 0, 1 / unit, factor), unit)
+    return SplitRatio(choose(xp, k.adapts == 0, 1 / unit, factor), unit)
 
 
 def trust_ratio(
-    xp: Functions, w: Scalar, x: Scalar, k: Trust, most: Scalar = inf, eps: Scalar = 0.0, scale: Scalar = 1.0
-) -> Ratio:
+    xp: Functions,
+    w: Scalar,
+    x: Scalar,
+    k: TrustCoefficients,
+    most: Scalar = inf,
+    eps: Scalar = 0.0,
+    scale: Scalar = 1.0,
+) -> SplitRatio:
     """Return scale·min(w, most) / (x + eps) within the requested bounds; both norms are already at least min_norm."""
     phi = at_most(xp, w, most)
     phi = phi if is_one(scale) else scale * phi
     # The choice keeps 0/0 out of the branch that is not taken, and so out of its derivative.
     d = choose(xp, vanishes(xp, x), 1.0, x)
-    return trusted(xp, phi, d if is_zero(eps) else d + eps, exists(xp, w) & exists(xp, x), k)
+    return bounded_ratio(xp, phi, d if is_zero(eps) else d + eps, exists(xp, w) & exists(xp, x), k)
 
 
 class Length(NamedTuple):
     """The length of a step: p ← p − pace·ratio·r. Without a trust ratio, ratio is 1."""
 
     pace: Scalar
-    trust: Trust | None = None
+    trust: TrustCoefficients | None = None
     most: Scalar = inf  # of ‖p‖ in the ratio
     eps: Scalar = 0.0  # added to ‖r‖ in the ratio
     scale: Scalar = 1.0  # of ‖p‖ in the ratio; the ratio for a norm of 0 is not bounded
 
 
-def lengthened(
+def scaled_moves(
     xp: Functions, h: StepLength, k: Length, R: Scalar | None, p: Array, r: Array, before: Moves = ()
 ) -> Asking[tuple[Scalar | None, Moves, dict[str, Array]]]:
     """Return R, the moves of a step along −r after the moves `before`, and the numbers that determine its length.
@@ -97,7 +105,7 @@ def lengthened(
     stats = {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": 1.0 if k.trust is None else ratio.value}
     size, r = k.pace * ratio.factor, scaled(ratio.unit, r)
     if h.keep_norm:
-        R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norm_p, r, ratio.unit * norm_r, size)
+        R, moves = yield from norm_keeping_moves(xp, h.keep_norm, R, p, norm_p, r, ratio.unit * norm_r, size)
         return R, moves, stats
     if h.radial is not None:
         share, q = yield from _along(xp, p, norm_p, r)
@@ -105,11 +113,11 @@ def lengthened(
     return R, (*before, (-size, r)), stats
 
 
-def _ratio(xp: Functions, norm_p: Scalar, norm_r: Scalar, k: Length) -> Ratio:
+def _ratio(xp: Functions, norm_p: Scalar, norm_r: Scalar, k: Length) -> SplitRatio:
     if k.trust is None:
-        unit = leveller(xp, norm_r)
-        return Ratio(1 / unit, unit)
-    w, x = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r))
+        unit = leveling_power(xp, norm_r)
+        return SplitRatio(1 / unit, unit)
+    w, x = (norm_at_least(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r))
     return trust_ratio(xp, w, x, k.trust, k.most, k.eps, k.scale)
 
 
@@ -120,7 +128,7 @@ def _products(p: Array, r: Array) -> Array:
 
 def _along(xp: Functions, p: Array, norm: Scalar, r: Array) -> Asking[tuple[Scalar, Array]]:
     """Return ⟨q, r⟩ / ‖q‖² and q, which is p times a power of two: products of p itself may leave the dtype."""
-    unit = leveller(xp, norm)
+    unit = leveling_power(xp, norm)
     q, size = scaled(unit, p), norm * unit
     (products,) = yield (Sum(_products(q, r)),)
     safe = choose(xp, vanishes(xp, size), 1.0, size)
@@ -132,7 +140,7 @@ def first_norm(xp: Functions, known: Scalar, norm: Scalar) -> Scalar:
     return choose(xp, vanishes(xp, known), one_like(xp, known) * norm, known)
 
 
-def kept_norm(
+def norm_keeping_moves(
     xp: Functions, how: object, R: Scalar | None, p: Array, norm: Scalar, r: Array, length_r: Scalar, size: Scalar
 ) -> Asking[tuple[Scalar | None, Moves]]:
     """Return R, and the moves of p ← p − size·r followed by the scaling to the kept norm: R if `how` is "first",

@@ -13,20 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 from layerwise.storage.bits import Key
 from layerwise.storage.index import Index
 
 WEIGHTS, STATE = "", "state"  # whose random bits, in their keys
 
 
-class Coded(NamedTuple):
+class CodedFormat(NamedTuple):
     """A format of state: a code for each number, and a float32 scale for each group of 64 codes."""
 
     name: str  # its name in `state_dtype`
     suffix: str  # the suffix of a field's name for its scales in checkpoints
     dtypes: tuple[str, str]  # dtypes of codes, signed and unsigned; JAX recognizes formats by them
-    encode: Callable[..., tuple[Array, Array]]  # codes as floats and scales, of rows of numbers (groups.py)
+    encode: Callable[..., tuple[Array, Array]]  # codes as floats and scales, of rows of numbers (quantized_groups.py)
     decode: Callable[..., Array]
     powers: tuple[int, int]  # of its scale, by which each of the two grows
 
@@ -40,11 +40,11 @@ class Format(NamedTuple):
 
     beside: Array = None  # the remainder of split weights, or the scales of codes
     key: Key | None = None  # for rounding at random; None rounds to nearest
-    coded: Coded | None = None  # the format of the codes; None if the array stores numbers
+    coded: CodedFormat | None = None  # the format of the codes; None if the array stores numbers
 
 
 @dataclass(frozen=True)
-class Storage:
+class JobFormats:
     """The formats of a job's arrays: the weights, then each field of the state. None is a plain array, rounded to
     nearest.
     """
@@ -63,7 +63,7 @@ class Storage:
         """The arrays stored in addition to the main ones, in order."""
         return [one.beside for one in self.given if one.beside is not None]
 
-    def mapped(self, change: Callable[[Array], Array]) -> Storage:
+    def mapped(self, change: Callable[[Array], Array]) -> JobFormats:
         """Return the same formats with all additional arrays changed."""
         each = ((one, None if one is None or one.beside is None else change(one.beside)) for one in self.formats)
         return replace(self, formats=tuple(one and one._replace(beside=beside) for one, beside in each))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from layerwise.rules.asks import Array, Functions, Scalar
+from layerwise.rules.requests import Array, Functions, Scalar
 from layerwise.storage.bits import OfArray
 from layerwise.storage.index import Index
 
 
-class Bits(Protocol):
+class BitFunctions(Protocol):
     """A library's view of the bits of numbers, and other functions that formats need."""
 
     xp: Functions

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
 
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 
 WORD = 0xFFFFFFFF
 FIRST, SECOND, UPPER = 0x21F0AAAD, 0xD35A2D97, 0x9E3779B9
@@ -54,7 +54,7 @@ def _word(x: Array) -> Array:
     return x & WORD
 
 
-def mix(x: Array, between: Array = 0, word: OfArray = _word) -> Array:
+def hash_word(x: Array, between: Array = 0, word: OfArray = _word) -> Array:
     """Return the hash of a number below 2^32, or of each in an array."""
     x = x ^ (x >> 16)
     x = word(x * FIRST)
@@ -63,31 +63,31 @@ def mix(x: Array, between: Array = 0, word: OfArray = _word) -> Array:
     return x ^ (x >> 15)
 
 
-def at_step(key: Key, step: tuple[Array, Array], word: OfArray = _word) -> tuple[Array, Array]:
+def keys_at_step(key: Key, step: tuple[Array, Array], word: OfArray = _word) -> tuple[Array, Array]:
     """Return k0 and k1 at a step, given by its lower and its upper 32 bits; k1 ends as the key does."""
     low, high = step
-    first = mix(low ^ key.first, 0, word)
-    return first, mix(first ^ (key.second & EVEN) ^ high, 0, word) & EVEN | key.second & 1
+    first = hash_word(low ^ key.first, 0, word)
+    return first, hash_word(first ^ (key.second & EVEN) ^ high, 0, word) & EVEN | key.second & 1
 
 
 def random(keys: tuple[Array, Array], low: Array, high: Array, word: OfArray = _word) -> Array:
     """Return 32 bits for each index `high`·2^32 + `low`."""
-    return taken(hashed(keys, low, high, word), keys[1], word)
+    return bits_of_field(shared_hash(keys, low, high, word), keys[1], word)
 
 
-def hashed(keys: tuple[Array, Array], low: Array, high: Array, word: OfArray = _word) -> Array:
+def shared_hash(keys: tuple[Array, Array], low: Array, high: Array, word: OfArray = _word) -> Array:
     """Return what the fields of a state share of these."""
-    return mix(low ^ keys[0], keys[1] & EVEN ^ word(high * UPPER), word)
+    return hash_word(low ^ keys[0], keys[1] & EVEN ^ word(high * UPPER), word)
 
 
-def taken(shared: Array, second: Array, word: OfArray = _word) -> Array:
+def bits_of_field(shared: Array, second: Array, word: OfArray = _word) -> Array:
     """Return a field's own bits, given its k1."""
     return word(shared << (second & 1) * 16)
 
 
-def turned(key: Key, step: Array, low: Array, high: Array, word: OfArray = _word) -> Array:
+def bits_of_group(key: Key, step: Array, low: Array, high: Array, word: OfArray = _word) -> Array:
     """Return the 32 bits of a number in a group, given the lower 32 bits of the step."""
-    return word(random(at_step(key, (0, 0)), low, high, word) + turn(step, word))
+    return word(random(keys_at_step(key, (0, 0)), low, high, word) + turn(step, word))
 
 
 def turn(step: Array, word: OfArray = _word) -> Array:

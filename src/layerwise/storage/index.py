@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from layerwise.rules.asks import Array
+from layerwise.rules.requests import Array
 
 Shape = tuple[int, ...]
 

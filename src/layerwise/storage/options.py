@@ -12,7 +12,7 @@ from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.options.settings import Hyper
 from layerwise.rules.states import is_of_layer, is_statistic
 from layerwise.storage.coded import CODED
-from layerwise.storage.weights import BESIDE
+from layerwise.storage.sixteen_bits import BESIDE
 
 OPTIONS = ("master_weights", "rounding", "state_dtype", "seed")
 DTYPES = checks.dtype("float32", "bfloat16", *CODED)
@@ -20,7 +20,7 @@ FEW = "a mean of rows or columns", "one number of each layer"
 WAY_OUT = '"bfloat16" is 16 bits, and "int8" 8 bits with a scale for every 64 numbers.'
 
 
-class Wanted(NamedTuple):
+class RequestedStorage(NamedTuple):
     """The requested storage of weights and state."""
 
     master: bool | str = False
@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
     state: Mapping[str, str] = {}  # by field; missing fields keep the dtype of the arithmetic
     seed: int = 0
 
-    def words(self) -> dict[str, object]:
+    def as_options(self) -> dict[str, object]:
         """Return the options by name."""
         return dict(zip(OPTIONS, self, strict=True))
 
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
         return self.rounding == "stochastic" or by_default
 
 
-PLAIN = Wanted()
+PLAIN = RequestedStorage()
 
 
 def _state_dtype(value: object) -> object:
@@ -77,13 +77,13 @@ CHECKS = {
 COUNT = checks.integer(0, bits=53)
 
 
-def wanted(given: Mapping[str, object], rule: ModuleType) -> Wanted:
+def requested_storage(given: Mapping[str, object], rule: ModuleType) -> RequestedStorage:
     """Return the requested storage, or raise if it does not exist."""
-    master, rounding, state, seed = (checked(name, given[name]) for name in OPTIONS)
-    return Wanted(master, rounding, _by_field(rule, state), seed)
+    master, rounding, state, seed = (checked_option(name, given[name]) for name in OPTIONS)
+    return RequestedStorage(master, rounding, _by_field(rule, state), seed)
 
 
-def checked(name: str, value: object) -> Any:
+def checked_option(name: str, value: object) -> Any:
     """Return the value of one of these options, checked alone."""
     check, way_out = CHECKS[name]
     return check(name, value, way_out)
@@ -107,7 +107,7 @@ def _by_field(rule: ModuleType, asked: Any) -> dict[str, str]:
     return {key: asked[key] for key in fields if asked.get(key) is not None}
 
 
-def check_fits(want: Wanted, h: Hyper, argument: str = "momentum_dtype") -> None:
+def check_fits(want: RequestedStorage, h: Hyper, argument: str = "momentum_dtype") -> None:
     """Raise if a storage format contradicts the dtype that another option gives a field."""
     for field, dtype in h.state_dtypes().items():
         if want.state.get(field, dtype) != dtype:

@@ -18,12 +18,12 @@ from layerwise.layout.blocks import as_blocks
 from layerwise.options import arguments, checks
 from layerwise.options.by_name import ByName, check_matched
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array, T
-from layerwise.torch.arrays._library import computing
+from layerwise.rules.requests import Array, T
+from layerwise.torch.arrays._library import arithmetic_dtype
 from layerwise.torch.checkpoints import _loading
-from layerwise.torch.checkpoints._saving import saved
+from layerwise.torch.checkpoints._saving import saved_form
 from layerwise.torch.groups._arguments import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
-from layerwise.torch.groups._members import Group, GroupDict, apart, is_named, named_by_places
+from layerwise.torch.groups._members import Group, GroupDict, distinct_name, is_named, named_by_places
 from layerwise.torch.groups._options import (
     NOT_OF_A_GROUP,
     GroupOptions,
@@ -33,17 +33,16 @@ from layerwise.torch.groups._options import (
     without_nones,
 )
 from layerwise.torch.groups._rules import RuleOptions, RulePerGroup, RulePerOptimizer
-from layerwise.torch.groups._settings import check_offloaded, check_rates_captured, of_group
+from layerwise.torch.groups._settings import check_offloaded, check_rates_captured, naming_group
 from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
+from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget_buffer, tensor_names
 from layerwise.torch.sharding._ranks import process_group_ref
 from layerwise.torch.step import _checks
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._partial import PartialSteps
 from layerwise.torch.step._planner import Setup
-from layerwise.torch.step._state import forget as forget_state
-from layerwise.torch.step._state import has_state
+from layerwise.torch.step._state import forget_state, has_state
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
         super().__init__(params, setup.groups.defaults())
         if self.model_group is None:  # otherwise the pattern may match in a later group
-            names = [one for p, name in stepper_of(self).members.all() for one in tensors_of(p, name)]
+            names = [one for p, name in stepper_of(self).members.all() for one in tensor_names(p, name)]
             check_matched("blocks", blocks.patterns, names)
 
     # Our attributes, which torch's own __getstate__ leaves out.
@@ -111,7 +110,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         if setup is not None:
             self._stepper = _stepper_for(setup)(self, setup, processes, skipped)
             for i in flats:
-                forget(self.parameters()[i])
+                forget_buffer(self.parameters()[i])
         stepper_of(self).forget()  # torch also calls this for every checkpoint
         groups = stepper_of(self).groups
         for group in self.param_groups:
@@ -172,7 +171,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         # from our groups into checkpoints, which cannot contain a process group.
         group = {key: x for key, x in without_nones(param_group).items() if not self._repeats(key, x, param_group)}
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
-        with of_group(len(self.param_groups)):
+        with naming_group(len(self.param_groups)):
             group = groups.new({**self.defaults, **group}, group)
         group |= {"params": listed(param_group["params"]), **dict.fromkeys(given)}
         check_blocks(groups.blocks.given, group, is_named(group))
@@ -199,7 +198,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         for p, name in stepper_of(self).members.named(number):
             _checks.check_parameter(name, p)
             cuts.cut_of(name, p)
-            groups.check_fits(group, computing(p.dtype))
+            groups.check_fits(group, arithmetic_dtype(p.dtype))
             device = "cpu" if setup.offload else p.device.type
             check_device(setup.engine, name, device, groups.rules.of(group))
 
@@ -315,7 +314,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     def engines(self) -> dict[str, str]:
         """Return, by parameters' names, the engine that took the last step of each."""
-        found: dict[str, str] = stepper_of(self).steppers()
+        found: dict[str, str] = stepper_of(self).engines_by_parameter()
         return found
 
     @property
@@ -356,7 +355,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             checked = stepper_of(self).groups.check(group)
             for p, name in stepper_of(self).members.named(number):
                 plan = stepper_of(self).planner.plan_for(p, checked, name)
-                found[apart(name, found)] = plan.storage_plan(p, checked.want).report(
+                found[distinct_name(name, found)] = plan.storage_plan(p, checked.want).report(
                     own_entries(self.state.get(p, {}))
                 )
         return found
@@ -377,7 +376,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         State stored in integers is saved as bytes, along one more dimension.
         """
         check_saved_whole(self.parameters())
-        return saved(self, super().state_dict)
+        return saved_form(self, super().state_dict)
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a checkpoint, or raise StateError and change nothing.

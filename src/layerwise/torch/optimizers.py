@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, distributed
 
-from layerwise.catalog.making import Home
+from layerwise.catalog.making import TargetModule
 from layerwise.layout.blocks import BlocksByName
 from layerwise.torch._optimizer import Optimizer
 
@@ -15,6 +15,6 @@ Rate = float | Tensor
 """A number, or a tensor of one, as a captured CUDA graph reads it."""
 TYPES = {"BlocksByName": BlocksByName, "ProcessGroup": getattr(distributed, "ProcessGroup", Any), "Rate": Rate}
 
-_made = Home(__name__, TYPES).classes("torch", Optimizer)
+_made = TargetModule(__name__, TYPES).classes("torch", Optimizer)
 globals().update(_made)
 __all__ = list(_made)

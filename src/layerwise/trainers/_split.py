@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from layerwise.catalog.hidden import is_called_otherwise
+from layerwise.catalog.hidden_matrices import is_embedding_or_head
 from layerwise.errors import warn
 from layerwise.options.misspellings import check_keywords
 from layerwise.torch import Mixed
@@ -16,14 +16,14 @@ from layerwise.torch.groups._arguments import listed
 from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.tools._left_to_adamw import kept_by_rest, rules_of
+from layerwise.torch.tools._left_to_adamw import kept_by_rest, split_options
 from layerwise.torch.tools._param_groups import NO_MATRICES, chosen
 
 STATE = ("state_dtype", dict)  # by names of state, which belong to one rule
 FALLBACK = "use_fallback"  # the key of timm's groups that are not for Muon
 
 
-def by_name(optimizer: type[Any]) -> type[Any]:
+def splitting_class(optimizer: type[Any]) -> type[Any]:
     """Return what creates an optimizer from a trainer's groups: its class, or one that creates `Mixed` with hidden
     matrices.
 
@@ -37,7 +37,7 @@ def by_name(optimizer: type[Any]) -> type[Any]:
         check_keywords(optimizer.__name__, [name for name in options if name not in known], [*known, "others"])
         of_all = {name: x for name, x in options.items() if name in shared and (name, type(x)) != STATE}
         of_groups = {name: x for name, x in options.items() if name not in of_all}
-        split = Split(optimizer, others, of_groups, Known.of(of_model))
+        split = GroupSplit(optimizer, others, of_groups, ModelParameters.of(of_model))
         groups = [one for group in _groups(params) for one in split.of(group)]
         _warn_of_odd(optimizer.__name__, groups)
         return Mixed(groups, **of_all)
@@ -46,14 +46,14 @@ def by_name(optimizer: type[Any]) -> type[Any]:
     return type(optimizer.__name__, (Mixed,), {"__new__": new, "__doc__": optimizer.__doc__})
 
 
-class Known(NamedTuple):
+class ModelParameters(NamedTuple):
     """Knowledge about a model's parameters, by their ids."""
 
     names: Mapping[int, str]
     others: frozenset[int]  # parameters that are not hidden matrices
 
     @classmethod
-    def of(cls, model: nn.Module | None) -> Known:
+    def of(cls, model: nn.Module | None) -> ModelParameters:
         """Return the knowledge about a model, if there is one."""
         if model is None:
             return cls({}, frozenset())
@@ -61,20 +61,20 @@ class Known(NamedTuple):
         return cls(names, frozenset(map(id, chosen(model, NO_MATRICES))))
 
 
-class Split(NamedTuple):
+class GroupSplit(NamedTuple):
     """The rule for hidden matrices, the rule for the others, options, and knowledge about parameters."""
 
     rule: type[Any]
     others: object
     options: Group
-    known: Known
+    known: ModelParameters
 
     def of(self, group: Group) -> Iterator[GroupDict]:
         """Yield the groups that replace one. They keep its other settings; AdamW's rate stays in proportion to its
         rate.
         """
         own = {key: x for key, x in group.items() if key not in ("params", "param_names")}
-        first, rest = rules_of(self.rule, self.others, {**self.options, **own})
+        first, rest = split_options(self.rule, self.others, {**self.options, **own})
         members = list(self._members(group))
         is_rest = [rest is not None and (bool(own.get(FALLBACK)) or self._is_other(*one)) for one in members]
         for options, wanted in ((first, False), (kept_by_rest(self.rule, own, rest), True)):
@@ -90,7 +90,7 @@ class Split(NamedTuple):
             yield name or self.known.names.get(id(p)) or (names[i] if i < len(names) else None), p
 
     def _is_other(self, name: str | None, p: Tensor) -> bool:
-        return id(p) in self.known.others or len(whole_shape(p)) < 2 or bool(name and is_called_otherwise(name))
+        return id(p) in self.known.others or len(whole_shape(p)) < 2 or bool(name and is_embedding_or_head(name))
 
 
 def _groups(params: Any) -> list[Group]:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from layerwise.catalog.presets import preset
 from layerwise.errors import MissingPackageError
 from layerwise.trainers import PREFIX, classes
-from layerwise.trainers._split import by_name
+from layerwise.trainers._split import splitting_class
 
 # Options with which a run that was configured for timm's own optimizer continues unchanged.
 PRESETS = {"Lamb": "timm.Lamb", "Lars": "timm.Lars", "Lion": "timm.Lion", "NovoGrad": "timm.NvNovoGrad"}
@@ -45,7 +45,7 @@ def _info(make: Callable[..., Any], name: str, optimizer: type[Any]) -> Any:
     options = optimizer._hyper.__dataclass_fields__
     return make(
         name=name,
-        opt_class=by_name(optimizer),
+        opt_class=splitting_class(optimizer),
         description=f"layerwise.torch.{optimizer.__name__}",
         has_eps="eps" in options,
         has_betas="betas" in options,

@@ -15,7 +15,7 @@ from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.tools._param_groups import SMALL, chosen
 from layerwise.trainers import classes
-from layerwise.trainers._split import by_name
+from layerwise.trainers._split import splitting_class
 
 
 def register() -> list[str]:
@@ -84,7 +84,7 @@ def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, A
         given["others"] = _with_adams(given.get("others"), context.adam_kwargs)
     elif getattr(h, "adapt", False) and "adapt" not in given and context.model is not None:
         return _sparing(optimizer, context.model), given
-    return by_name(optimizer), given
+    return splitting_class(optimizer), given
 
 
 def _sparing(optimizer: type[Any], model: nn.Module) -> type[Any]:

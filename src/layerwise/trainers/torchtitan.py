@@ -12,7 +12,7 @@ from torchtitan.components.optimizer import OptimizersContainer as Container
 
 from layerwise.torch.groups._members import Group
 from layerwise.trainers import classes
-from layerwise.trainers._split import by_name
+from layerwise.trainers._split import splitting_class
 
 
 class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need not be installed
@@ -40,5 +40,5 @@ def _made(optimizer: type[Any], groups: Sequence[Group], **options: object) -> O
     fast = all(group.get("fused") or group.get("foreach") for group in groups)
     plain = [{key: x for key, x in group.items() if key not in ("fused", "foreach")} for group in groups]
     how = {} if fast else {"fused": False, "foreach": False}
-    made: Optimizer = by_name(optimizer)(plain, **{**how, **options})
+    made: Optimizer = splitting_class(optimizer)(plain, **{**how, **options})
     return made

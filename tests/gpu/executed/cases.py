@@ -11,7 +11,7 @@ from engines.jobs import Limits
 from engines.worlds import make_job
 
 from layerwise.engines.printed_programs import RULES
-from layerwise.engines.programs import missing, program_for
+from layerwise.engines.programs import program_for, why_not_printed
 from layerwise.errors import ContradictionError, HyperparameterError
 
 # Several chunks of which the last has a block that is not full, one chunk, and one number; and blocks.
@@ -60,7 +60,7 @@ def programs() -> list[Program]:
                 job = make_job(case, h, SHAPES[0][0], (), 0)
             except (ContradictionError, HyperparameterError):
                 continue
-            if not missing(job):
+            if not why_not_printed(job):
                 one = Program(case.name, program_for(job).name, options, bool(getattr(job.h, "factored", False)))
                 found.setdefault((one.name, one.planes), one)
     printed = {program.name for rule in RULES.values() for program in rule.programs.values()}
@@ -99,13 +99,17 @@ ERRORS = {
         "race",
     ),
     "a promise to the compiler": Error(
-        "parts.element",
+        "common.element",
         "tl.multiple_of(at, 16) if ALIGNED else at",
         "tl.multiple_of(at, 16)",
         ("odd", "Lamb"),
         "multiple",
     ),
     "another state's scales": Error(
-        "formats.stored", "BESIDE + WHICH", "BESIDE + (3 - WHICH if WHICH else 0)", ("form", "Lamb", 7), "^(p|exp_avg)"
+        "formats.formatted_at",
+        "BESIDE + WHICH",
+        "BESIDE + (3 - WHICH if WHICH else 0)",
+        ("form", "Lamb", 7),
+        "^(p|exp_avg)",
     ),
 }

@@ -29,7 +29,7 @@ from ttsem.pidraces import find_race
 from ttsem.values import cast_to
 
 from layerwise.engines import Candidate
-from layerwise.engines.gpu import GpuEngine, kinds
+from layerwise.engines.gpu import GpuEngine, specialization
 from layerwise.torch.step import _engines
 
 Span = tuple[int, int]  # the first byte of a stretch of memory, and the one behind it
@@ -190,7 +190,7 @@ def execute(target: str = "sm_90") -> Executor:
 def use(kernels: GpuEngine) -> None:
     """Let this engine step the tensors of PyTorch's optimizers, which are in the machine's memory."""
     row = Candidate("gpu", kernels, required=kernels)
-    kinds.DEVICES = ("cpu",)
+    specialization.DEVICES = ("cpu",)
     _engines.ENGINES, _engines.KERNELS = (row, Candidate("rule", _engines.RULE)), {"cpu": row}
 
 

@@ -28,9 +28,9 @@ from gpu.world import ENGINE, GPU, SMALL, given
 from torch_front.front import FRONT_OF
 
 from gpu import storing
-from layerwise.engines import Counter
-from layerwise.engines.gpu import GpuEngine, kinds
-from layerwise.rules.asks import Now
+from layerwise.engines import DeviceStepCount
+from layerwise.engines.gpu import GpuEngine, specialization
+from layerwise.rules.requests import Now
 
 parts.PATIENCE = 600  # seconds, in which kernels are compiled and executed
 SCALE = 4.0  # of gradients, a power of two, so that their digits stay
@@ -119,7 +119,7 @@ def counted(name: str) -> Found:
     def step(jobs: list[Job], ready: Any, t: int) -> None:
         for number, x in zip(on_device, (jobs[0].now.lr, jobs[0].now.weight_decay, SCALE), strict=True):
             number.fill_(x)
-        nows = [Now(Counter(n), *on_device, job.now.beta2) for n, job in zip(counts, jobs, strict=True)]
+        nows = [Now(DeviceStepCount(n), *on_device, job.now.beta2) for n, job in zip(counts, jobs, strict=True)]
         before = bits(jobs)
         ready.step([torch.full_like(job.g, torch.nan) for job in jobs], nows, skip.fill_(True))
         assert bits(jobs) == before
@@ -139,7 +139,7 @@ def replayed(name: str) -> Found:
         rate.fill_(jobs[0].now.lr)
         for there, job in zip(grads, jobs, strict=True):
             there.copy_(job.g)
-        nows = [job.now._replace(t=Counter(n), lr=rate) for n, job in zip(counts, jobs, strict=True)]
+        nows = [job.now._replace(t=DeviceStepCount(n), lr=rate) for n, job in zip(counts, jobs, strict=True)]
         if t == 1:
             ready.step(grads, nows, None)
             with recording(EXECUTOR) as graph:
@@ -199,7 +199,7 @@ def form(rule: str, number: int) -> Found:
 
     def make() -> list[Any]:
         jobs = [storing.stored_job(case_of(rule), shape, storing.FORMS[number], name=str(shape)) for shape in STORED]
-        return [job for job in jobs if not kinds.declined(job)]
+        return [job for job in jobs if not specialization.why_declined(job)]
 
     storing.held(make, check=check)
     return found(*distances)

@@ -17,7 +17,7 @@ import layerwise.torch as lw
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, StateError
 from layerwise.torch.offload import _ring
 from layerwise.torch.offload._host import Host
-from layerwise.torch.step import _ahead
+from layerwise.torch.step import _measured_step
 from layerwise.torch.step._stepper import stepper_of
 from layerwise.torch.tools import _overlap
 
@@ -183,13 +183,13 @@ def test_measuring_that_fails_in_the_backward_pass_is_done_again(late, options):
 
     a, b = pair(**options)
     a.step()
-    with replaced(_ahead, "_measure", fails):
+    with replaced(_measured_step, "_measure", fails):
         b.backward()
     b.opt.step()
     b.opt.zero_grad()
     assert same(a, b)
     before = b.numbers()
-    with replaced(_ahead, "_measure", fails):
+    with replaced(_measured_step, "_measure", fails):
         b.backward()
         if options:
             with pytest.raises(MemoryError):
@@ -243,7 +243,7 @@ def test_a_forked_process_measures(late):
     b.backward()
     child = os.fork()
     if child == 0:
-        os._exit(_ahead._worker.submit(int, "3").result(20))
+        os._exit(_measured_step._worker.submit(int, "3").result(20))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 

@@ -15,7 +15,7 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError
 from layerwise.torch.offload import _host
 from layerwise.torch.offload._host import Host
-from layerwise.torch.step import _ahead
+from layerwise.torch.step import _measured_step
 from layerwise.torch.step._stepper import stepper_of
 
 LAMB = named(lw.Lamb, weight_decay=0.1)
@@ -255,13 +255,13 @@ def test_parts_are_measured_in_the_backward_pass_and_nothing_is_written(late, op
         taken.append(ahead)
         written(ahead)
 
-    measured, written = _ahead._measure, _ahead.Ahead.take
+    measured, written = _measured_step._measure, _measured_step.MeasuredStep.take
     a, b = both(LAMB, **options)
     for run in (a, b.overlap()):
         run.step()
         run.step()
     before = b.numbers()
-    with replaced(_ahead, "_measure", measure), replaced(_ahead.Ahead, "take", take):
+    with replaced(_measured_step, "_measure", measure), replaced(_measured_step.MeasuredStep, "take", take):
         b.backward()
         slots = stepper_of(b.opt).host._now.slots
         assert all(slot.ahead is not None and slot.ahead._measured.exception() is None for slot in slots)

@@ -11,7 +11,7 @@ from offload.training import both, named, replaced, same
 
 import layerwise.torch as lw
 from layerwise.torch.offload import _host, _ring
-from layerwise.torch.step import _ahead, _stepper
+from layerwise.torch.step import _measured_step, _stepper
 from layerwise.torch.tools import _overlap
 
 LAMB = named(lw.Lamb, weight_decay=0.1)
@@ -85,7 +85,7 @@ def all_but_the_last(arrivals):
 EACH, STEP_WORK = _ring.Ring.each, _stepper.Stepper.step_work
 RACES = {
     "a gradient is read before it has arrived": (_ring.Ring, "each", not_waiting, changed),
-    "a gradient is measured before it has arrived": (_ahead, "_measure", measured_at_once, nothing),
+    "a gradient is measured before it has arrived": (_measured_step, "_measure", measured_at_once, nothing),
     "the end of another copy is waited for": (_ring, "wait_for", all_but_the_last, nothing),
     "a buffer is used again before it was read": (_ring.Ring, "each", freed_too_early, changed),
     "a buffer is used again while it is measured": (
@@ -101,8 +101,8 @@ RACES = {
         changed,
     ),
     "a gradient that has changed is not measured again": (_ring.RingSlot, "leave", nothing, changed),
-    "weights that have changed are not measured again": (_ahead, "_versions", nothing, weighed),
-    "numbers that have changed are not taken": (_ahead.Ahead, "is_of", measured_at_all, slowed),
+    "weights that have changed are not measured again": (_measured_step, "_versions", nothing, weighed),
+    "numbers that have changed are not taken": (_measured_step.MeasuredStep, "is_of", measured_at_all, slowed),
     "weights are stepped while they are on their way back": (_host, "_returning", lambda params: [], nothing),
     "weights are on their way back before they are stepped": (
         _stepper.Stepper,
@@ -110,8 +110,8 @@ RACES = {
         returned_first,
         nothing,
     ),
-    "weights are read before they are back": (_host, "follow", nothing, nothing),
-    "modules do not wait": (_overlap, "follow", nothing, nothing),
+    "weights are read before they are back": (_host, "make_devices_wait", nothing, nothing),
+    "modules do not wait": (_overlap, "make_devices_wait", nothing, nothing),
     "weights of the device are not looked for": (_host.Host, "_bring", nothing, nothing),
 }
 

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from layerwise.engines import Candidate, Engine, Job, Prepared, StepInputs
+from layerwise.engines import Candidate, Engine, Job, PreparedJobs, StepInputs
 from layerwise.engines.gpu.installed import reason_missing
 
 if TYPE_CHECKING:
-    from layerwise.engines.gpu.layout import Sizes
+    from layerwise.engines.gpu.layout import ChunkSizes
     from layerwise.engines.gpu.proof import Proof
 
 
@@ -31,7 +31,7 @@ class GpuEngine(Engine):
 
     name = "the GPU engine"
 
-    def __init__(self, rule: Engine | None = None, sizes: Sizes | None = None, insists: bool = True) -> None:
+    def __init__(self, rule: Engine | None = None, sizes: ChunkSizes | None = None, insists: bool = True) -> None:
         self._rule, self._sizes, self._insists = rule, sizes, insists
 
     @cached_property
@@ -41,21 +41,21 @@ class GpuEngine(Engine):
 
         return None if self._rule is None else Proof(self._rule, warns=not self._insists)
 
-    def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
+    def reasons_to_decline(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         return list(map(self._declined, jobs))
 
     def _declined(self, job: Job) -> str:
         if job.p.device.type == "cpu" and not self._insists:
             return "the parameter is not on a GPU"
-        from layerwise.engines.gpu.kinds import declined
+        from layerwise.engines.gpu.specialization import why_declined
 
-        return declined(job) or ("" if self.proof is None else self.proof.failed(job))
+        return why_declined(job) or ("" if self.proof is None else self.proof.why_failed(job))
 
     def groups(self, jobs: Sequence[Job]) -> Sequence[Hashable]:
         return [job.p.device for job in jobs]
 
-    def prepare(self, jobs: Sequence[Job], layouts: object = None) -> Prepared:
-        from layerwise.engines.gpu.layout import Sizes
+    def prepare(self, jobs: Sequence[Job], layouts: object = None) -> PreparedJobs:
+        from layerwise.engines.gpu.layout import ChunkSizes
         from layerwise.engines.gpu.prepared import PreparedOnGpu
 
-        return PreparedOnGpu(jobs, self._sizes or Sizes(), self.proof)
+        return PreparedOnGpu(jobs, self._sizes or ChunkSizes(), self.proof)

@@ -19,7 +19,7 @@ RUN = triton.JITFunction.run
 COLUMNS = [(name, x.value) for of in (tables, formats) for name, x in vars(of).items() if isinstance(x, tl.constexpr)]
 
 
-class Constants:
+class KernelConstants:
     """The properties for which a kernel is compiled: dtypes, functions and numbers, which it reads as attributes.
 
     Triton knows equal ones by their `cache_key`, also on disk, and by their text.
@@ -39,7 +39,7 @@ class Constants:
         return self.cache_key
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constants) and self.cache_key == other.cache_key
+        return isinstance(other, KernelConstants) and self.cache_key == other.cache_key
 
     def __hash__(self) -> int:
         return hash(self.cache_key)
@@ -54,7 +54,7 @@ class Kernels:
     """
 
     def __init__(self) -> None:
-        self._compiled: dict[Hashable, tuple[Any, Constants]] = {}
+        self._compiled: dict[Hashable, tuple[Any, KernelConstants]] = {}
 
     def launch(
         self, kernel: triton.JITFunction, programs: int, *args: object, num_warps: int = 4, **constants: object
@@ -67,7 +67,7 @@ class Kernels:
             compiled, of = known
             compiled[programs, 1, 1](*args, of)
             return
-        of = Constants(**constants)
+        of = KernelConstants(**constants)
         compiled = kernel[(programs,)](*args, of, num_warps=num_warps)
         if isinstance(compiled, CompiledKernel):
             self._compiled[key] = compiled, of

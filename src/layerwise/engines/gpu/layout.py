@@ -31,17 +31,19 @@ def states_of(job: Job) -> list[Tensor]:
 # ---- memory that kernels can walk through
 
 
-def misplaced(job: Job, states: Sequence[Tensor]) -> str:
+def why_not_stretches(job: Job, states: Sequence[Tensor]) -> str:
     """Return the reason why the layers of a job are not stretches of memory, or an empty string."""
     p = job.p
     if not is_dense(p):
         return f"strides of {p.stride()} for {tuple(p.shape)} leave gaps in memory"
     for state in states:
-        if not lies_like(state, p):
+        if not has_same_strides(state, p):
             return f"a state has strides {state.stride()}, but the parameter has {p.stride()}"
-    if job.block_dims and not (p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims))):
+    if job.block_dims and not (
+        p.is_contiguous() and dims_are_in_order(job, job.block_dims, other_dims(job, job.block_dims))
+    ):
         return f"blocks along dimensions {job.block_dims} of {tuple(p.shape)} are not contiguous in memory"
-    if job.shape is None and not counts(job)[0]:  # no kernel would see that it has counted a step
+    if job.shape is None and not layer_counts(job)[0]:  # no kernel would see that it has counted a step
         return f"there are no blocks along dimensions {job.block_dims} of {tuple(p.shape)}"
     return ""
 
@@ -56,21 +58,21 @@ def is_dense(x: Tensor) -> bool:
     return True
 
 
-def lies_like(x: Tensor, p: Tensor) -> bool:
+def has_same_strides(x: Tensor, p: Tensor) -> bool:
     """Return True if two tensors of one shape have the same strides, where strides matter."""
     if x.stride() == p.stride() or not p.numel():
         return True
     return all(s == t for s, t, n in zip(x.stride(), p.stride(), p.shape, strict=True) if n != 1)
 
 
-def in_order(job: Job, *groups: Sequence[int]) -> bool:
+def dims_are_in_order(job: Job, *groups: Sequence[int]) -> bool:
     """Return True if the dimensions of these groups follow one another in the tensor; all ranks see the same."""
     sizes = job.whole
     dims = [d for group in groups for d in group if sizes[d] != 1]
     return dims == sorted(dims)
 
 
-def but(job: Job, *groups: Sequence[int]) -> list[int]:
+def other_dims(job: Job, *groups: Sequence[int]) -> list[int]:
     """Return the dimensions that are in none of these groups."""
     return [d for d in range(job.p.ndim) if not any(d in group for group in groups)]
 
@@ -81,7 +83,7 @@ Tile = tuple[int, int, int]  # matrices, rows and columns
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ChunkSizes:
     """The sizes of the pieces that programs take."""
 
     chunk: int = 8192  # elements that one program takes
@@ -96,13 +98,13 @@ class Sizes:
     strips: int = 32  # strips' sums that are added at a time
 
 
-def aligned(job: Job, arrays: Sequence[Tensor]) -> bool:
+def layers_are_aligned(job: Job, arrays: Sequence[Tensor]) -> bool:
     """Return True if all layers begin at multiples of sixteen bytes, so that vectors can be moved."""
-    layers, size = counts(job)
+    layers, size = layer_counts(job)
     return all(a.data_ptr() % 16 == 0 and (layers < 2 or size * a.element_size() % 16 == 0) for a in arrays)
 
 
-def counts(job: Job, shape: Sequence[int] | None = None) -> tuple[int, int]:
+def layer_counts(job: Job, shape: Sequence[int] | None = None) -> tuple[int, int]:
     """Return the number of layers of a job, and of elements of each; or, with the `shape`, of the unsharded tensor."""
     shape = job.p.shape if shape is None else shape
-    return prod(shape[d] for d in job.block_dims), prod(shape[d] for d in but(job, job.block_dims))
+    return prod(shape[d] for d in job.block_dims), prod(shape[d] for d in other_dims(job, job.block_dims))

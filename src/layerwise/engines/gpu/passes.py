@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drivers import PLAIN, Others, TensorRequest
-from layerwise.engines.gpu.kernels import parts, passes, statistics
-from layerwise.engines.gpu.tables import Programs, Tables
+from layerwise.drivers import PLAIN, OtherRanks, SharedRequest
+from layerwise.engines.gpu.kernels import common, passes, statistics
+from layerwise.engines.gpu.tables import LaunchGrid, Tables
 from layerwise.engines.programs import MEASURED, IndexedRequest, requests_by_stage
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that 
 OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
 
 
-class Call:
+class LaunchInputs:
     """Everything that the launches of one step depend on."""
 
-    def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, others: Others | None) -> None:
+    def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, others: OtherRanks | None) -> None:
         self.tables, self.others = tables, others
         self.ready = ready or tables.always_ready
         self.skip = tables.step_params if skip is None else skip.view(torch.uint8)  # any table will do if there is none
@@ -44,7 +44,7 @@ class Passes:
         stages = requests_by_stage(tables.jobs) if tables.shared else []
         self._asked = [self._asks(each) for each in stages + [[]] * (MEASURED + self.rounds - len(stages))]
 
-    def step(self, call: Call) -> None:
+    def step(self, call: LaunchInputs) -> None:
         if self.tables.bounded:
             self._clip(call)
         for number in range(self.rounds):
@@ -54,14 +54,14 @@ class Passes:
 
     # ---- norms of gradients
 
-    def _clip(self, call: Call) -> None:
+    def _clip(self, call: LaunchInputs) -> None:
         """Compute the divisors of gradients whose norms are bounded."""
         tables = self.tables
         sums, clips = tables.sums[: tables.layers.n], tables.clips.fill_(1)
         for group in tables.groups:
             self._each(
                 call, passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
-                KEEP=None, TERMS=parts.gradient_alone, SUMS=1, PLAIN=0, KEEPS=False, WRITES=0, LAST=False,
+                KEEP=None, TERMS=common.gradient_alone, SUMS=1, PLAIN=0, KEEPS=False, WRITES=0, LAST=False,
             )  # fmt: skip
         for spans in self.tables.spans:
             self._launch_answer(call, spans, 0, 1, adds=True)
@@ -74,7 +74,7 @@ class Passes:
             divisors = divisors * _divisors(self._of_model(call, squares / divisors.square()), tables.model)
         clips.copy_(divisors)
 
-    def _of_model(self, call: Call, squares: Tensor) -> Tensor:
+    def _of_model(self, call: LaunchInputs, squares: Tensor) -> Tensor:
         """Return the sum over the model, given the sums of the layers."""
         if call.others is None:
             return squares.sum()
@@ -85,7 +85,7 @@ class Passes:
 
     # ---- rounds
 
-    def _measure(self, call: Call, number: int) -> None:
+    def _measure(self, call: LaunchInputs, number: int) -> None:
         for group in self.tables.groups:
             if number < len(group.kind.program.rounds):
                 self._measure_round(call, group, number)
@@ -94,9 +94,14 @@ class Passes:
             for programs in self.tables.lines.total:
                 self._take(statistics.total, programs)
 
-    def _measure_round(self, call: Call, group: Programs, number: int) -> None:
-        tables, functions, program, late = self.tables, group.kind.functions, group.kind.program, is_late(group, call)
-        kinds, last = program.sums(number), number + 1 == len(program.rounds)
+    def _measure_round(self, call: LaunchInputs, group: LaunchGrid, number: int) -> None:
+        tables, functions, program, late = (
+            self.tables,
+            group.kind.functions,
+            group.kind.program,
+            stores_only_at_end(group, call),
+        )
+        kinds, last = program.request_names(number), number + 1 == len(program.rounds)
         terms, plain = functions.terms[number], sum(1 << i for i, one in enumerate(kinds) if one in AS_THEY_ARE)
         if group.kind.has_lines and number == 0:
             self._each(
@@ -104,7 +109,7 @@ class Passes:
                 TERMS=terms, SUMS=len(kinds), PLAIN=bool(plain),
             )  # fmt: skip
             return
-        keeps = program.keeps_by(number) and (late or number == program.keeps)
+        keeps = program.kept_before_sums(number) and (late or number == program.keeps)
         self._each(
             call, passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
             KEEP=functions.keep, TERMS=terms, SUMS=len(kinds), PLAIN=plain, KEEPS=keeps,
@@ -112,7 +117,7 @@ class Passes:
             LAST=keeps and not late and last and not program.rereads,
         )  # fmt: skip
 
-    def _answer(self, call: Call, number: int) -> None:
+    def _answer(self, call: LaunchInputs, number: int) -> None:
         """Compute the rule's answers from the local partial sums and those of other ranks."""
         self._answers(call, number, adds=True, asks=call.others is None)
         if call.others is not None:
@@ -121,24 +126,24 @@ class Passes:
         if number == 0:
             self._renew(call, STORE=call.others is None, MAKE=True)
 
-    def _answers(self, call: Call, number: int, adds: bool, asks: bool) -> None:
+    def _answers(self, call: LaunchInputs, number: int, adds: bool, asks: bool) -> None:
         """Add up this round's local partial sums, or compute answers from the totals, or both."""
         for spans in self.tables.spans:
             program = spans.kind.program
-            first, end = program.first(number), program.first(number + 1)
+            first, end = program.first_total(number), program.first_total(number + 1)
             if number < max(1, len(program.rounds)) and ((adds and end > first) or asks):
                 self._launch_answer(call, spans, first, end, number, adds, asks)
 
-    def _complete(self, stage: int, others: Others) -> None:
+    def _complete(self, stage: int, others: OtherRanks) -> None:
         """Let other ranks add to the sums of a stage. All meet once in a step, even without requests."""
         requests, places = self._asked[stage]
         if requests or not self.tables.bounded:
             self.tables.sums[places] = others.add_up(requests, self.tables.sums[places])
 
-    def _asks(self, asked: Sequence[IndexedRequest]) -> tuple[list[TensorRequest], Tensor]:
+    def _asks(self, asked: Sequence[IndexedRequest]) -> tuple[list[SharedRequest], Tensor]:
         """Return the requests of a stage, and the places of their sums; all ranks see the same."""
         places = np.concatenate([np.zeros(0, np.int64), *map(self._places, asked)])
-        return [one.request for one in asked], self.tables.put(places)
+        return [one.request for one in asked], self.tables.array_on_device(places)
 
     def _places(self, one: IndexedRequest) -> np.ndarray:
         """Return the places of the sums of a request.
@@ -149,18 +154,18 @@ class Passes:
         of_job = np.arange(*layers.firsts[j : j + 2])
         if one.stage == OF_MODEL:
             return np.array([len(of_job)])
-        along = [*self.tables.lines.places(j)] if one.stage == MEASURED and kind.has_lines else []
+        along = [*self.tables.lines.sum_places(j)] if one.stage == MEASURED and kind.has_lines else []
         if one.which < len(along):
             return along[one.which]
-        total = kind.program.first(max(one.stage - MEASURED, 0)) + one.which - len(along)
+        total = kind.program.first_total(max(one.stage - MEASURED, 0)) + one.which - len(along)
         return total * layers.n + of_job
 
     # ---- the end
 
-    def _apply(self, call: Call) -> None:
+    def _apply(self, call: LaunchInputs) -> None:
         for group in self.tables.groups:
             program, functions = group.kind.program, group.kind.functions
-            keeps = program.keeps is not None and is_late(group, call)
+            keeps = program.keeps is not None and stores_only_at_end(group, call)
             writes = program.apply_writes | (program.keep_writes if keeps else 0)
             self._each(
                 call, passes.apply, group, self.tables.answers, KEEP=functions.keep, APPLY=functions.apply,
@@ -172,7 +177,9 @@ class Passes:
 
     # ---- launches
 
-    def _each(self, call: Call, kernel: triton.JITFunction, group: Programs, *args: object, **constants: Any) -> None:
+    def _each(
+        self, call: LaunchInputs, kernel: triton.JITFunction, group: LaunchGrid, *args: object, **constants: Any
+    ) -> None:
         """Launch a kernel on all chunks of a group. `args` come between the arguments that all kernels take."""
         tables = self.tables
         tables.kernels.launch(
@@ -183,8 +190,8 @@ class Passes:
 
     def _launch_answer(
         self,
-        call: Call,
-        spans: Programs,
+        call: LaunchInputs,
+        spans: LaunchGrid,
         first: int,
         totals: int,
         number: int = 0,
@@ -199,25 +206,25 @@ class Passes:
             tables.partials.shape[1], tables.sums, tables.answers, tables.layers.n, call.skip, tables.width,
             FIRST_TOTAL=first, TOTALS=totals, ADD=adds, ANSWER=answer,
             REMEMBER=functions.remember, STATES=len(program.layer_states), ASKED=asks,
-            LAST=asks and totals == program.totals, SKIPS=call.skips, LANES=tables.sizes.lanes,
+            LAST=asks and totals == program.num_totals, SKIPS=call.skips, LANES=tables.sizes.lanes,
         )  # fmt: skip
 
-    def _renew(self, call: Call, **flags: bool) -> None:
+    def _renew(self, call: LaunchInputs, **flags: bool) -> None:
         args = self.tables.step_params, call.skip, self.tables.width
         for programs in self.tables.lines.renew:
             self._take(statistics.renew, programs, *args, SKIPS=call.skips, **flags)
 
-    def _take(self, kernel: triton.JITFunction, programs: Programs, *args: object, **constants: Any) -> None:
+    def _take(self, kernel: triton.JITFunction, programs: LaunchGrid, *args: object, **constants: Any) -> None:
         """Launch a kernel on sums by rows and columns, if there are any."""
         if n := len(programs.table):
             sides, of = self.tables.lines.sides, programs.constants
             self.tables.kernels.launch(kernel, n, sides, programs.table, *args, **of, **constants)
 
 
-def is_late(group: Programs, call: Call) -> bool:
+def stores_only_at_end(group: LaunchGrid, call: LaunchInputs) -> bool:
     """Return True if nothing is stored before `apply`: other ranks may refuse, or kept state would be rounded."""
     kept, states = group.kind.program.keep_writes, group.kind.dtypes[2:]
-    rounded = any(kept >> i & 1 and dtype is not group.kind.compute for i, dtype in enumerate(states))
+    rounded = any(kept >> i & 1 and dtype is not group.kind.compute_dtype for i, dtype in enumerate(states))
     return rounded or call.others is not None
 
 

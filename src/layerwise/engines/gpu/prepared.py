@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from layerwise.drivers import Others
+from layerwise.drivers import OtherRanks
 from layerwise.engines import KEPT, Job, Stats
-from layerwise.engines.addresses import Watched
+from layerwise.engines.addresses import CheckedInPython
 from layerwise.engines.gpu.kernels.tables import ANSWERS, REPORTED
-from layerwise.engines.gpu.kinds import kind_of
-from layerwise.engines.gpu.layout import Sizes, counts, lies_like
-from layerwise.engines.gpu.passes import Call, Passes
+from layerwise.engines.gpu.layout import ChunkSizes, has_same_strides, layer_counts
+from layerwise.engines.gpu.passes import LaunchInputs, Passes
 from layerwise.engines.gpu.proof import Proof
+from layerwise.engines.gpu.specialization import kind_of
 from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.tables import Tables
-from layerwise.engines.programs import Measured
+from layerwise.engines.programs import JobMeasurements
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Array, Now
+from layerwise.rules.requests import Array, Now
 
 FIRST = (
     "a CUDA graph cannot capture this step before a step like it has run: with the same parameters, gradients of the "
@@ -33,22 +33,22 @@ FIRST = (
 )
 
 
-class PreparedOnGpu(Watched):
+class PreparedOnGpu(CheckedInPython):
     """A prepared step of the jobs on one device; tables are created when the layout of gradients is known.
 
-    A step raises `Changed` if kernels that it needs for the first time fail their `proof`.
+    A step raises `ArraysChanged` if kernels that it needs for the first time fail their `proof`.
     """
 
     counts = True
     layouts = None  # a CUDA graph may replay them
 
-    def __init__(self, jobs: Sequence[Job], sizes: Sizes, proof: Proof | None) -> None:
+    def __init__(self, jobs: Sequence[Job], sizes: ChunkSizes, proof: Proof | None) -> None:
         self._jobs, self._sizes, self._proof = list(jobs), sizes, proof
         super().__init__(jobs)
         self._params = [job.p for job in self._jobs]
         self._device = self._params[0].device
         self._step_params = StepParams(self._jobs, self._device)
-        layers = sum(counts(job)[0] for job in self._jobs)
+        layers = sum(layer_counts(job)[0] for job in self._jobs)
         self._answers = torch.zeros((layers, ANSWERS.value), dtype=torch.float64, device=self._device)
         self._layouts: dict[Hashable, Passes] = {}  # by the gradients' layout, the most recently used at the end
         self._seen: Hashable = None  # of the gradients of the last step
@@ -56,7 +56,7 @@ class PreparedOnGpu(Watched):
         self._recorded: list[Any] = []  # replayed by CUDA graphs
 
     def step(
-        self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
+        self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: OtherRanks | None = None
     ) -> None:
         self.check(grads)
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
@@ -67,7 +67,7 @@ class PreparedOnGpu(Watched):
                 grads = self._readable(grads, laid.copied)
                 places = _places(grads)
             self._step_params.write(nows)
-            call = Call(laid.tables, skip, self._step_params.scaled, others)
+            call = LaunchInputs(laid.tables, skip, self._step_params.scaled, others)
             if call.variant not in laid.variants:
                 self._first(call, grads)
             if others is not None:
@@ -77,7 +77,7 @@ class PreparedOnGpu(Watched):
             increment_version(self._params)  # autograd does not see what kernels write
             self._mark(laid, call)
 
-    def _first(self, call: Call, grads: Sequence[Tensor]) -> None:
+    def _first(self, call: LaunchInputs, grads: Sequence[Tensor]) -> None:
         """Make sure that kernels that are needed for the first time may be used."""
         if capturing(self._device):
             raise EngineError(FIRST)
@@ -85,14 +85,14 @@ class PreparedOnGpu(Watched):
             given = list(zip(self._jobs, grads, strict=True))
             self._proof.check(given, call, partial(PreparedOnGpu, sizes=self._sizes, proof=None))
 
-    def _mark(self, laid: Passes, call: Call) -> None:
+    def _mark(self, laid: Passes, call: LaunchInputs) -> None:
         """Keep the step's memory alive for as long as the device may need it."""
         laid.variants.add(call.variant)
         stream = stream_of(self._device)
         if capturing(self._device):
             self._recorded.append(laid)
         elif stream is not None:
-            laid.tables.used_on(stream)
+            laid.tables.keep_for_stream(stream)
 
     def _readable(self, grads: Sequence[Tensor], copied: set[int]) -> list[Tensor]:
         """Return the gradients; those that kernels cannot read in place are copied to the parameters' layout."""
@@ -120,7 +120,7 @@ class PreparedOnGpu(Watched):
 
     def _lay_out(self, grads: Sequence[Tensor], shared: bool) -> Passes:
         jobs = self._jobs
-        copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
+        copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not has_same_strides(g, job.p)}
         kinds = [kind_of(job, g, self._sizes) for job, g in zip(jobs, self._readable(grads, copied), strict=True)]
         tables = Tables(jobs, kinds, self._step_params, self._sizes, self._answers, shared)
         tables.streams.add(stream_of(self._device))
@@ -136,7 +136,7 @@ class PreparedOnGpu(Watched):
             return on_host()[layers, place]
 
         each = enumerate(kind.program.stats for kind in tables.kinds)
-        return [Measured(partial(read, tables.layers.of(j)), names) for j, names in each]
+        return [JobMeasurements(partial(read, tables.layers.layers_of_job(j)), names) for j, names in each]
 
 
 def stream_of(device: torch.device) -> torch.cuda.Stream | None:

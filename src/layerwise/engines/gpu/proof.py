@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drivers import Others, TensorRequest
-from layerwise.engines import Changed, Counter, Engine, Job, Prepared
+from layerwise.drivers import OtherRanks, SharedRequest
+from layerwise.engines import ArraysChanged, DeviceStepCount, Engine, Job, PreparedJobs
 from layerwise.engines.gpu.installed import PROOF_VARIABLE, proof_wanted
-from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import states_of
-from layerwise.engines.gpu.passes import Call
-from layerwise.rules.asks import Now
+from layerwise.engines.gpu.passes import LaunchInputs
+from layerwise.engines.gpu.specialization import kind_of
+from layerwise.rules.requests import Now
 from layerwise.storage import Format
-from layerwise.storage.groups import GROUP, count
 from layerwise.storage.index import index_of
+from layerwise.storage.quantized_groups import GROUP, num_groups
 
 STEPS = 2
 # Two roundings of stored numbers, and the possible difference between two orders of a sum.
@@ -47,12 +47,12 @@ class Proof:
         self.known: dict[Hashable, str] = {}  # failures, by device and the properties for which kernels are compiled
         self._failed: dict[str, str] = {}  # by optimizer, dtypes and device, all of whose kernels are left alone then
 
-    def failed(self, job: Job) -> str:
+    def why_failed(self, job: Job) -> str:
         """Return the reason why the kernels of such jobs are not used after a proof, or an empty string."""
         return self._failed.get(_named(job), "") if self._failed and proof_wanted() else ""
 
-    def check(self, given: Sequence[Given], call: Call, prepare: Callable[..., Prepared]) -> None:
-        """Raise `Changed` if kernels, which `prepare` small jobs, must not step these, which are declined from then."""
+    def check(self, given: Sequence[Given], call: LaunchInputs, prepare: Callable[..., PreparedJobs]) -> None:
+        """Raise `ArraysChanged` if kernels, which `prepare` small jobs, must not step these; they are then declined."""
         if not proof_wanted():
             return
         with self._lock, torch.no_grad():
@@ -63,7 +63,7 @@ class Proof:
                 if self.known[like]:
                     self._note(_named(some[0][0]), self.known[like])
             if any(self.known[like] for like in alike):
-                raise Changed
+                raise ArraysChanged
 
     def _note(self, named: str, why: str) -> None:
         if named not in self._failed:
@@ -83,7 +83,7 @@ def _named(job: Job) -> str:
     return f"kernels for {type(job.h).__name__} ({words}) failed their proof on {job.p.device}"
 
 
-def _alike(given: Sequence[Given], call: Call) -> dict[tuple[object, ...], list[Given]]:
+def _alike(given: Sequence[Given], call: LaunchInputs) -> dict[tuple[object, ...], list[Given]]:
     """Return the smallest and the largest job with the same kernels; every rank counts also jobs of which it has no
     part.
     """
@@ -95,10 +95,10 @@ def _alike(given: Sequence[Given], call: Call) -> dict[tuple[object, ...], list[
     return found
 
 
-def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Given], call: Call) -> str:
+def _tried(rule: Engine, prepare: Callable[..., PreparedJobs], some: Sequence[Given], call: LaunchInputs) -> str:
     """Return the problem with the kernels of these jobs, or an empty string."""
     try:
-        return compared(rule, prepare, some, call)
+        return kernel_difference(rule, prepare, some, call)
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as problem:
@@ -106,23 +106,25 @@ def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Given]
         return f"they do not compile or run ({type(problem).__name__}: {first})"
 
 
-def compared(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Given], call: Call) -> str:
+def kernel_difference(
+    rule: Engine, prepare: Callable[..., PreparedJobs], some: Sequence[Given], call: LaunchInputs
+) -> str:
     """Return the difference between kernels and the rule on small jobs like these, or an empty string.
 
     Each step begins with the kernels' results; the last one is skipped if steps may be.
     """
-    ours, grads = map(list, zip(*(small(job, g, call.tables.bounded) for job, g in some), strict=True))
+    ours, grads = map(list, zip(*(small_job(job, g, call.tables.bounded) for job, g in some), strict=True))
     theirs = [job.mapped(torch.clone) for job in ours]
     kernels, by_rule = prepare(ours), rule.prepare(theirs)
     counts = [torch.zeros((), dtype=torch.int64, device=g.device) for g in grads]
-    paces = [pace(rule, job, filled(g, 1)) for job, g in zip(ours, grads, strict=True)]
+    paces = [trial_learning_rate(rule, job, fill_random(g, 1)) for job, g in zip(ours, grads, strict=True)]
     for t in range(1, STEPS + 1 + call.skips):
         taken, old = t <= STEPS, [x.clone() for _, x, _ in _arrays_of(ours)]
-        grads, scale = [filled(g, t) for g in grads], 2.0 if call.ready else 1.0
+        grads, scale = [fill_random(g, t) for g in grads], 2.0 if call.ready else 1.0
         nows = [Now(t, lr, 0.1, scale, beta2=job.h.beta2_of(t)) for job, lr in zip(ours, paces, strict=True)]
-        counted = [now._replace(t=Counter(n)) for now, n in zip(nows, counts, strict=True)]
+        counted = [now._replace(t=DeviceStepCount(n)) for now, n in zip(nows, counts, strict=True)]
         skip = torch.full((), not taken, device=grads[0].device) if call.skips else None
-        kernels.step(grads, counted, skip, None if call.others is None else Alone())
+        kernels.step(grads, counted, skip, None if call.others is None else NoOtherRanks())
         if taken:
             by_rule.step(grads, nows)
         for (name, x, one), (_, y, _), before in zip(*map(_arrays_of, (ours, theirs)), old, strict=True):
@@ -134,13 +136,13 @@ def compared(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Give
     return ""
 
 
-class Alone(Others):
+class NoOtherRanks(OtherRanks):
     """Other ranks, without any parts."""
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         pass
 
-    def add_up(self, requests: Sequence[TensorRequest], sums: Tensor) -> Tensor:
+    def add_up(self, requests: Sequence[SharedRequest], sums: Tensor) -> Tensor:
         return sums
 
 
@@ -178,17 +180,17 @@ def _difference(name: str, one: Format | None, x: Tensor, y: Tensor, old: Tensor
 # ---- small jobs with the same properties
 
 
-def small(job: Job, g: Tensor, bounded: bool) -> tuple[Job, Tensor]:
+def small_job(job: Job, g: Tensor, bounded: bool) -> tuple[Job, Tensor]:
     """Return a small job like this one, and a gradient, with numbers that are the same on every rank."""
     whole = tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape
-    shape = smaller(whole, GROUP if job.grouped else ALIGNED)
+    shape = shrunk_shape(whole, GROUP if job.grouped else ALIGNED)
 
     def like(x: Tensor) -> Tensor:
         """Return zeros, of size 1 where x has that, or one number per group, at an address aligned like x's."""
         own = [1 if n == 1 else small for n, small in zip(x.shape, shape, strict=False)]
         if x.ndim != len(shape) or any(n not in (1, size) for n, size in zip(x.shape, job.p.shape, strict=True)):
             dims = 0 if job.storage is None else job.storage.row_dims
-            own = [*shape[:dims], count(prod(shape[dims:]))]
+            own = [*shape[:dims], num_groups(prod(shape[dims:]))]
         odd = int(x.data_ptr() % 16 != 0)
         return torch.zeros(prod(own) + odd, dtype=x.dtype, device=x.device)[odd:].view(own)
 
@@ -199,11 +201,11 @@ def small(job: Job, g: Tensor, bounded: bool) -> tuple[Job, Tensor]:
     if made.storage is not None:
         index = replace(index_of(shape), offset=made.storage.index.offset)
         made = made._replace(storage=replace(made.storage, index=index))
-    filled(made.p, 0)
+    fill_random(made.p, 0)
     return made, like(g)
 
 
-def smaller(shape: Sequence[int], period: int = ALIGNED) -> tuple[int, ...]:
+def shrunk_shape(shape: Sequence[int], period: int = ALIGNED) -> tuple[int, ...]:
     """Halve the longest side until the shape is small. Remainders by the period stay, for alignment and for groups."""
     sides = list(shape)
     while prod(sides) > LARGEST:
@@ -213,12 +215,12 @@ def smaller(shape: Sequence[int], period: int = ALIGNED) -> tuple[int, ...]:
     return tuple(sides)
 
 
-def filled(x: Tensor, seed: int) -> Tensor:
+def fill_random(x: Tensor, seed: int) -> Tensor:
     """Fill a tensor with random numbers without using any of the program's generators."""
     return x.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(x.shape))))
 
 
-def pace(rule: Engine, job: Job, g: Tensor) -> float:
+def trial_learning_rate(rule: Engine, job: Job, g: Tensor) -> float:
     """Return a learning rate with which a step moves weights by about a quarter of their size, from a trial with 1."""
     wide = job._replace(storage=None).mapped(lambda x: x.to(torch.float64, copy=True))
     rule.prepare([wide]).step([g.double()], [Now(1, 1.0, 0.0, beta2=job.h.beta2_of(1))])

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.engines import Counter, Job
+from layerwise.engines import DeviceStepCount, Job
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.programs import numbers, values
+from layerwise.engines.programs import kernel_numbers, kernel_numbers_in
 from layerwise.errors import EngineError
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar, is_number
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 
 SPARES = 4  # recordings that may follow one another
 
@@ -27,7 +27,7 @@ def capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-class Alike(NamedTuple):
+class EqualSettings(NamedTuple):
     """Jobs with the same settings, whose `nows` differ only in arrays on the device."""
 
     h: Hyper
@@ -43,7 +43,7 @@ class StepParams:
         self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one object
         self._h_ids = list(map(id, self._hs))
         self._drawing = [j for j, job in enumerate(jobs) if job.draws]  # these need the step
-        own = max(len(numbers(h, Now(1, 0.1, 0.1)) or ()) for h in known)
+        own = max(len(kernel_numbers(h, Now(1, 0.1, 0.1)) or ()) for h in known)
         self.width = at.NUMBERS.value + own
         self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)
         self.scaled = False  # whether gradients have a scale
@@ -51,7 +51,7 @@ class StepParams:
         self._sent: np.ndarray | None = None  # what the table on the device has, but for what was computed there
         self._nows: Sequence[Now] = ()  # the last ones, kept alive so that they can be compared by identity
         self._changing = False  # whether they hold arrays, whose numbers may have changed
-        self._on_device: list[Alike] = []
+        self._on_device: list[EqualSettings] = []
         self._computed: list[tuple[Scalar, ...]] = []  # their coefficients in this step
         self._places: dict[Hashable, tuple[Tensor, Tensor]] = {}  # of coefficients that are computed on the device
         self._spares: list[Tensor] = []  # pinned pages, ready before a recording
@@ -89,19 +89,19 @@ class StepParams:
         unknown: list[int] = []
         seen: dict[Hashable, list[int]] = {}
         for j, (h, now) in enumerate(zip(self._h_ids, nows, strict=True)):
-            if isinstance(now.t, Counter) or (self._drawing and not is_number(now.t)):
+            if isinstance(now.t, DeviceStepCount) or (self._drawing and not is_number(now.t)):
                 unknown.append(j)
             else:
                 seen.setdefault((h, id(now)), []).append(j)
         for jobs in seen.values():
-            found = numbers(self._hs[jobs[0]], nows[jobs[0]])
+            found = kernel_numbers(self._hs[jobs[0]], nows[jobs[0]])
             if found is None:
                 unknown += jobs
             else:
                 self._note(jobs, found)
         self._written[:, at.COUNTER.value] = 0
         for j in unknown:
-            if isinstance(nows[j].t, Counter):
+            if isinstance(nows[j].t, DeviceStepCount):
                 self._written[j, at.COUNTER] = nows[j].t.step.data_ptr()
         for j in self._drawing:
             self._written[j, at.STEP] = nows[j].t if is_number(nows[j].t) else 0
@@ -118,38 +118,38 @@ class StepParams:
         first = at.NUMBERS.value
         self._written[jobs, first : first + len(found)] = np.array(found, np.float64).view(np.int64)
 
-    def _alike(self, jobs: Sequence[int], nows: Sequence[Now]) -> list[Alike]:
+    def _alike(self, jobs: Sequence[int], nows: Sequence[Now]) -> list[EqualSettings]:
         """Return jobs together that differ only in arrays."""
         found: dict[Hashable, list[int]] = {}
         for j in jobs:
             fixed = tuple(x if x is None or is_number(x) else Tensor for x in nows[j])
             found.setdefault((self._h_ids[j], fixed), []).append(j)
-        return [Alike(self._hs[own[0]], tuple(own), [nows[j] for j in own]) for own in found.values()]
+        return [EqualSettings(self._hs[own[0]], tuple(own), [nows[j] for j in own]) for own in found.values()]
 
-    def _values(self, alike: Alike) -> tuple[Scalar, ...]:
+    def _values(self, alike: EqualSettings) -> tuple[Scalar, ...]:
         """Return the coefficients of jobs that are alike, each a number, or an array of them all or for each job.
 
         The device computes them by the rule's own code, and nothing waits for it.
         """
         with torch.no_grad():
             now = Now(*map(self._together, zip(*alike.nows, strict=True)))
-            return values(torch, alike.h, now) or ()
+            return kernel_numbers_in(torch, alike.h, now) or ()
 
     def _together(self, column: Sequence[Scalar]) -> Scalar:
         first = column[0]
         if first is None or is_number(first):
             return first
-        if all(type(x) is Counter for x in column):  # they have counted the steps before this one
+        if all(type(x) is DeviceStepCount for x in column):  # they have counted the steps before this one
             return torch.stack([x.step for x in column]).to(torch.float64) + 1
         if not any(map(is_not, column, [first] * len(column))):
             return self._wide(first)
         return torch.stack([self._wide(x) for x in column])
 
     def _wide(self, x: Scalar) -> Tensor:
-        wide: Tensor = x.step + 1 if isinstance(x, Counter) else x.detach()
+        wide: Tensor = x.step + 1 if isinstance(x, DeviceStepCount) else x.detach()
         return wide.to(self.device, torch.float64).reshape(())
 
-    def _put(self, alike: Alike, found: Sequence[Scalar]) -> None:
+    def _put(self, alike: EqualSettings, found: Sequence[Scalar]) -> None:
         """Write the device's results to the table."""
         arrays = {i: x for i, x in enumerate(found, at.NUMBERS.value) if not is_number(x)}
         if arrays:
@@ -185,4 +185,4 @@ class StepParams:
 
 
 def _holds_arrays(now: Now) -> bool:
-    return not all(x is None or is_number(x) or isinstance(x, Counter) for x in now)
+    return not all(x is None or is_number(x) or isinstance(x, DeviceStepCount) for x in now)

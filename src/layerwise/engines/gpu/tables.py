@@ -12,11 +12,11 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.kinds import WARPS, Kind, chunks_along, functions_for, plane_of
 from layerwise.engines.gpu.launch import Kernels
-from layerwise.engines.gpu.layout import CODES, Sizes, counts, states_of
+from layerwise.engines.gpu.layout import CODES, ChunkSizes, layer_counts, states_of
+from layerwise.engines.gpu.operand_formats import format_table, operand_forms
+from layerwise.engines.gpu.specialization import WARPS, Kind, chunks_along, functions_for, matrix_sizes
 from layerwise.engines.gpu.step_params import StepParams
-from layerwise.engines.gpu.stored import formats_of, table_of
 from layerwise.engines.programs import program_for, rows_and_columns
 
 Put = Callable[[np.ndarray], Tensor]  # to the device
@@ -25,7 +25,7 @@ SMALL = 16  # row sums of a matrix, of which one program adds up several
 DOUBLE = torch.float64.itemsize
 
 
-class Programs(NamedTuple):
+class LaunchGrid(NamedTuple):
     """The programs of a launch, and the properties for which they are compiled."""
 
     table: Tensor  # on the device: layers, or layers or sides, each with the number of its part
@@ -41,7 +41,7 @@ class Tables:
         jobs: Sequence[Job],
         kinds: Sequence[Kind],
         step_params: StepParams,
-        sizes: Sizes,
+        sizes: ChunkSizes,
         answers: Tensor,
         shared: bool,
     ) -> None:
@@ -55,35 +55,37 @@ class Tables:
         self.layers = layers = Layers(jobs, kinds, sizes)
         self.step_params, self.width = step_params.table, step_params.width
         self.answers = answers
-        storage = self.put(table_of(jobs)) if any(map(formats_of, jobs)) else None
-        self.pointers = self.put(_pointers(jobs, storage))
+        storage = self.array_on_device(format_table(jobs)) if any(map(operand_forms, jobs)) else None
+        self.pointers = self.array_on_device(_pointers(jobs, storage))
         real: Any = {"dtype": torch.float64, "device": device}
         # The partial sums of a round of each chunk; all totals of each layer, and statistics; what gradients are
         # divided by.
-        most = max([1, *(len(kind.program.sums(j)) for kind in kinds for j in range(len(kind.program.rounds)))])
+        most = max(
+            [1, *(len(kind.program.request_names(j)) for kind in kinds for j in range(len(kind.program.rounds)))]
+        )
         self.partials = torch.zeros((most, layers.chunks), **real)
         self.clips = torch.ones(layers.n, **real)
-        totals = max([1, *(kind.program.totals for kind in kinds)])
-        self.lines = Lines(jobs, layers, sizes, totals * layers.n)
+        totals = max([1, *(kind.program.num_totals for kind in kinds)])
+        self.lines = RowColumnTables(jobs, layers, sizes, totals * layers.n)
         self.sums = torch.zeros(self.lines.sums, **real)
         # All bits set are nan in either dtype: an earlier result, such as a proof's, is never mistaken for a launch's.
         room = torch.full((self.lines.room,), -1, device=device).view(torch.float64)
-        self.lines.lay_out(room, self.sums, shared, self.put)
-        self.layer_table = self.put(layers.rows)
-        self.groups = list(layers.chunks_of_kinds(sizes, self.put))
-        self.spans = list(layers.of_programs(self.put))
+        self.lines.lay_out(room, self.sums, shared, self.array_on_device)
+        self.layer_table = self.array_on_device(layers.rows)
+        self.groups = list(layers.grids_by_kind(sizes, self.array_on_device))
+        self.spans = list(layers.grids_by_program(self.array_on_device))
         self.held += [self.step_params, self.answers, self.partials, self.clips, self.sums, room]
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "model_bound"))
         self.bounded = self.own is not None or self.model is not None
         self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
         self.kernels = Kernels()
 
-    def put(self, array: np.ndarray) -> Tensor:
+    def array_on_device(self, array: np.ndarray) -> Tensor:
         """Return an array on the device."""
         self.held.append(torch.from_numpy(array).to(self.device))
         return self.held[-1]
 
-    def used_on(self, stream: Any) -> None:
+    def keep_for_stream(self, stream: Any) -> None:
         """Keep the memory of all tables until this stream has used them, even if they are freed before."""
         if stream not in self.streams:
             self.streams.add(stream)
@@ -93,7 +95,7 @@ class Tables:
     def _bounds(self, name: str) -> Tensor | None:
         """Return this bound for each layer, or None if no job has one."""
         each = np.array([getattr(job.h, name, None) or inf for job in self.jobs])
-        return None if np.isinf(each).all() else self.put(each[self.layers.job_of])
+        return None if np.isinf(each).all() else self.array_on_device(each[self.layers.job_of])
 
 
 def _pointers(jobs: Sequence[Job], storage: Tensor | None) -> np.ndarray:
@@ -108,8 +110,8 @@ def _pointers(jobs: Sequence[Job], storage: Tensor | None) -> np.ndarray:
 class Layers:
     """The layers of all jobs, cut into chunks."""
 
-    def __init__(self, jobs: Sequence[Job], kinds: Sequence[Kind], sizes: Sizes) -> None:
-        numbers, lengths = np.array(list(map(counts, jobs)), np.int64).T
+    def __init__(self, jobs: Sequence[Job], kinds: Sequence[Kind], sizes: ChunkSizes) -> None:
+        numbers, lengths = np.array(list(map(layer_counts, jobs)), np.int64).T
         self.kinds = kinds
         self.firsts = np.cumsum([0, *numbers])  # the first layer of each job, and their number
         self.n = int(self.firsts[-1])
@@ -117,11 +119,11 @@ class Layers:
         self.job_of = of = np.repeat(np.arange(len(jobs)), numbers)
         rows[:, at.JOB], rows[:, at.COUNT] = of, lengths[of]
         rows[:, at.BASE] = (np.arange(self.n) - self.firsts[of]) * lengths[of]
-        rows[:, at.ENTRIES] = np.array([counts(job, job.whole)[1] for job in jobs])[of]
+        rows[:, at.ENTRIES] = np.array([layer_counts(job, job.whole)[1] for job in jobs])[of]
         for j, job in enumerate(jobs):
-            _note_layer_states(own := rows[self.of(j)], job)
+            _note_layer_states(own := rows[self.layers_of_job(j)], job)
             if kinds[j].has_lines:
-                own[:, at.MATRICES.value : at.COLUMNS.value + 1] = plane_of(job)
+                own[:, at.MATRICES.value : at.COLUMNS.value + 1] = matrix_sizes(job)
         blocks = [-(-n // sizes.chunk) for n in lengths]
         each = zip(jobs, kinds, blocks, strict=True)
         cuts = [prod(chunks_along(job, sizes)) if kind.has_lines else n for job, kind, n in each]
@@ -129,18 +131,20 @@ class Layers:
         rows[:, at.FIRST] = np.cumsum(chunks) - chunks
         self.chunks = int(chunks.sum())
 
-    def of(self, job: int) -> slice:
+    def layers_of_job(self, job: int) -> slice:
         return slice(int(self.firsts[job]), int(self.firsts[job + 1]))
 
-    def chunks_of_kinds(self, sizes: Sizes, put: Put) -> Iterator[Programs]:
+    def grids_by_kind(self, sizes: ChunkSizes, put: Put) -> Iterator[LaunchGrid]:
         """Yield the layers of each kind in chunks, as `measure` and `apply` take them."""
         for kind, layers in self._by(lambda kind: kind):
-            yield Programs(numbered(layers, self.rows[layers, at.CHUNKS.value], put), kind.constants(sizes), kind)
+            yield LaunchGrid(
+                numbered_programs(layers, self.rows[layers, at.CHUNKS.value], put), kind.constants(sizes), kind
+            )
 
-    def of_programs(self, put: Put) -> Iterator[Programs]:
+    def grids_by_program(self, put: Put) -> Iterator[LaunchGrid]:
         """Yield the layers of each program, as `answer` takes them."""
         for kind, layers in self._by(lambda kind: kind.program):
-            yield Programs(put(layers), {}, kind)
+            yield LaunchGrid(put(layers), {}, kind)
 
     def _by(self, key: Callable[[Kind], Hashable]) -> Iterator[tuple[Kind, Any]]:
         """Yield the numbers of layers whose kinds have the same key, and one of these kinds."""
@@ -164,31 +168,31 @@ def _note_layer_states(rows: np.ndarray, job: Job) -> None:
         rows[:, at.OLD0_AS.value + 2 * i] = CODES[state.dtype]
 
 
-def numbered(rows: np.ndarray, parts: np.ndarray, put: Put) -> Tensor:
+def numbered_programs(rows: np.ndarray, parts: np.ndarray, put: Put) -> Tensor:
     """Return a table of programs: each row's number with the number of each of its parts."""
     numbers = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     return put(np.stack([np.repeat(rows, parts), numbers], -1).astype(np.int32))
 
 
-class Room:
+class ByteAllocator:
     """Consecutive bytes, given out in multiples of eight."""
 
     def __init__(self, taken: int = 0) -> None:
         self.taken = taken
 
-    def take(self, n: int) -> int:
+    def allocate(self, n: int) -> int:
         first = self.taken
         self.taken += -(-n // 8) * 8
         return first
 
 
-class Lines:
+class RowColumnTables:
     """The jobs with state by rows and columns, and two rows of a table for each: the sides of their matrices."""
 
-    def __init__(self, jobs: Sequence[Job], layers: Layers, sizes: Sizes, taken: int) -> None:
+    def __init__(self, jobs: Sequence[Job], layers: Layers, sizes: ChunkSizes, taken: int) -> None:
         """Find places for their numbers; `taken` sums come before theirs."""
         self._layers, self._sizes = layers, sizes
-        self._room, self._sums = Room(), Room(DOUBLE * taken)
+        self._room, self._sums = ByteAllocator(), ByteAllocator(DOUBLE * taken)
         self._jobs = {j: job for j, job in enumerate(jobs) if layers.kinds[j].has_lines}
         self._table = np.zeros((len(self._jobs), at.BOTH.value, at.SIDE.value), np.int64)
         for rows, j in zip(self._table, self._jobs, strict=True):
@@ -197,12 +201,12 @@ class Lines:
 
     def _note_sides(self, rows: np.ndarray, j: int) -> None:
         """Write the rows of a job; places are counted from the first."""
-        job, plane, full = self._jobs[j], plane_of(self._jobs[j]), self._jobs[j].whole
+        job, plane, full = self._jobs[j], matrix_sizes(self._jobs[j]), self._jobs[j].whole
         summed = [max(1, prod(full[d] for d in group)) for group in rows_and_columns(job)]
         kind = self._layers.kinds[j]
-        states, compute = [getattr(job.state, name) for name in kind.program.lines], kind.compute
+        states, compute = [getattr(job.state, name) for name in kind.program.lines], kind.compute_dtype
         _, down, across = chunks_along(job, self._sizes)
-        matrices = len(self._layers.rows[self._layers.of(j)]) * plane.matrices
+        matrices = len(self._layers.rows[self._layers.layers_of_job(j)]) * plane.matrices
         sums, strips = matrices * np.array([plane.rows, plane.columns]), np.array([across, down])
         columns = {
             at.SIDE_JOB: j,
@@ -216,15 +220,15 @@ class Lines:
             at.STRIPS_AS: CODES[compute],
             at.SUMS_AS: CODES[torch.float64],
             at.STORED: [state.data_ptr() for state in states],
-            at.STRIPS_FIRST: [self._room.take(n * compute.itemsize) for n in sums * strips],
-            at.MADE: [self._room.take(n * compute.itemsize) for n in sums],
-            at.SUMS: [self._sums.take(n * DOUBLE) for n in sums],
-            at.TOTALS: self._sums.take(2 * matrices * DOUBLE),
+            at.STRIPS_FIRST: [self._room.allocate(n * compute.itemsize) for n in sums * strips],
+            at.MADE: [self._room.allocate(n * compute.itemsize) for n in sums],
+            at.SUMS: [self._sums.allocate(n * DOUBLE) for n in sums],
+            at.TOTALS: self._sums.allocate(2 * matrices * DOUBLE),
         }
         for column, numbers in columns.items():
             rows[:, column.value] = numbers
 
-    def places(self, j: int) -> Iterator[np.ndarray]:
+    def sum_places(self, j: int) -> Iterator[np.ndarray]:
         """Yield the places of a job's sums: by rows and by columns, and each matrix's of all and of its rows' state."""
         rows = self._table[[*self._jobs].index(j)]
         first, matrices = rows[0, at.TOTALS], rows[0, at.SIDE_MATRICES]
@@ -246,25 +250,27 @@ class Lines:
             sides[~folded, of_sums.value] = sides[~folded, of_strips.value]
         self.sides, n, each = put(sides), sides[:, at.SIDE_MATRICES] * sides[:, at.SIDE_ENTRIES], np.arange(len(sides))
         depth, length = self._sizes.strips, self._sizes.entries
-        self.fold = Programs(numbered(each, -(-n // FOLDED) * folded, put), {"LENGTH": FOLDED, "DEPTH": depth})
+        self.fold = LaunchGrid(
+            numbered_programs(each, -(-n // FOLDED) * folded, put), {"LENGTH": FOLDED, "DEPTH": depth}
+        )
         self.total = list(self._by_matrices(sides, put))
         self.renew = list(self._by_functions(-(-n // length), {"LENGTH": length, "num_warps": WARPS}, put))
         for k, (j, job) in enumerate(self._jobs.items()):
-            own = self._layers.rows[self._layers.of(j)]
+            own = self._layers.rows[self._layers.layers_of_job(j)]
             own[:, at.SIDES.value] = self.sides[at.BOTH.value * k :].data_ptr()
-            own[:, at.FIRST_MATRIX.value] = np.arange(len(own)) * plane_of(job).matrices
+            own[:, at.FIRST_MATRIX.value] = np.arange(len(own)) * matrix_sizes(job).matrices
 
-    def _by_functions(self, parts: np.ndarray, sizes: Mapping[str, object], put: Put) -> Iterator[Programs]:
+    def _by_functions(self, parts: np.ndarray, sizes: Mapping[str, object], put: Put) -> Iterator[LaunchGrid]:
         """Yield the programs that make state, for all sides with the same functions."""
         functions = [(one.row, one.column) for one in map(functions_for, self._jobs.values())]
         for pair in dict.fromkeys(functions):
             sides = np.flatnonzero(np.repeat([one == pair for one in functions], at.BOTH.value))
-            yield Programs(numbered(sides, parts[sides], put), {**sizes, "ROW": pair[0], "COLUMN": pair[1]})
+            yield LaunchGrid(numbered_programs(sides, parts[sides], put), {**sizes, "ROW": pair[0], "COLUMN": pair[1]})
 
-    def _by_matrices(self, sides: np.ndarray, put: Put) -> Iterator[Programs]:
+    def _by_matrices(self, sides: np.ndarray, put: Put) -> Iterator[LaunchGrid]:
         """Yield the programs that take whole matrices' row sums: of a large one, or of several small ones."""
         entries, of_rows = self._sizes.entries, np.arange(at.BY_ROWS.value, len(sides), at.BOTH.value)
         small = sides[of_rows, at.SIDE_ENTRIES.value] <= SMALL
         for shape, rows in (((1, 4 * entries), of_rows[~small]), ((entries // SMALL, SMALL), of_rows[small])):
-            pairs = numbered(rows, -(-sides[rows, at.SIDE_MATRICES.value] // shape[0]), put)
-            yield Programs(pairs, {"SHAPE": shape, "num_warps": WARPS})
+            pairs = numbered_programs(rows, -(-sides[rows, at.SIDE_MATRICES.value] // shape[0]), put)
+            yield LaunchGrid(pairs, {"SHAPE": shape, "num_warps": WARPS})

@@ -14,10 +14,10 @@ from torch.autograd.graph import increment_version
 
 from layerwise.core.slot import NamedState
 from layerwise.engines import compiled
-from layerwise.engines.processor import processor_multiplies
-from layerwise.rules.asks import Functions, Scalar, T
+from layerwise.engines.processor import fast_product_dtype_of_cpu
 from layerwise.rules.products import worth_halving
-from layerwise.storage.bit_views import Bits
+from layerwise.rules.requests import Functions, Scalar, T
+from layerwise.storage.bit_views import BitFunctions
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
@@ -27,7 +27,7 @@ FLOATING = (*LOW, torch.float32, torch.float64)
 compiled.register_torch(torch)
 
 
-def computing(dtype: torch.dtype) -> torch.dtype:
+def arithmetic_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of the arithmetic and of the state: at least float32."""
     return torch.float32 if dtype in LOW else dtype
 
@@ -49,18 +49,18 @@ PLAIN = [
 ]
 
 
-def held(a: T, dtype: torch.dtype) -> T | float:
+def in_range_of(a: T, dtype: torch.dtype) -> T | float:
     """Return a number as a dtype holds it: infinite beyond the largest number, for which PyTorch raises an error."""
     return copysign(inf, a) if isinstance(a, float) and abs(a) > torch.finfo(dtype).max else a
 
 
 def add_scaled(x: Scalar, a: Scalar, y: Tensor) -> Tensor:
-    x = x if isinstance(x, Tensor) else torch.scalar_tensor(held(x, y.dtype), dtype=y.dtype, device=y.device)
-    return torch.addcmul(x, y, a) if isinstance(a, Tensor) else torch.add(x, y, alpha=held(a, y.dtype))
+    x = x if isinstance(x, Tensor) else torch.scalar_tensor(in_range_of(x, y.dtype), dtype=y.dtype, device=y.device)
+    return torch.addcmul(x, y, a) if isinstance(a, Tensor) else torch.add(x, y, alpha=in_range_of(a, y.dtype))
 
 
 def where(condition: Tensor, yes: Scalar, no: Scalar) -> Tensor:
-    yes, no = (held(x, y.dtype) if isinstance(y, Tensor) else x for x, y in ((yes, no), (no, yes)))
+    yes, no = (in_range_of(x, y.dtype) if isinstance(y, Tensor) else x for x, y in ((yes, no), (no, yes)))
     return torch.where(condition, yes, no)
 
 
@@ -98,17 +98,17 @@ def beside(x: Scalar, like: Scalar) -> Scalar:
     return x.to(like.device) if isinstance(like, Tensor) else x.item()
 
 
-def move(x: Tensor, a: Scalar, y: Tensor) -> Tensor:
-    return x.addcmul_(y, a) if isinstance(a, Tensor) else x.add_(y, alpha=held(a, x.dtype))
+def add_overwriting(x: Tensor, a: Scalar, y: Tensor) -> Tensor:
+    return x.addcmul_(y, a) if isinstance(a, Tensor) else x.add_(y, alpha=in_range_of(a, x.dtype))
 
 
 def mix(b: Scalar, x: Tensor, y: Tensor) -> Tensor:
-    return move(x.mul_(b), 1 - b, y)  # `lerp_` would subtract inf from inf
+    return add_overwriting(x.mul_(b), 1 - b, y)  # `lerp_` would subtract inf from inf
 
 
 def mixed(b: Scalar, x: Tensor, y: Tensor) -> Tensor:
     """Return the same, bit for bit, without changing x."""
-    return move(x * b, 1 - b, y)
+    return add_overwriting(x * b, 1 - b, y)
 
 
 def asarray(x: Scalar, dtype: torch.dtype) -> Tensor:
@@ -118,7 +118,7 @@ def asarray(x: Scalar, dtype: torch.dtype) -> Tensor:
 
 def clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
     """Return the numbers clipped to bounds. Bounds beyond the dtype's largest number become infinite for PyTorch."""
-    return torch.clip(x, held(low, x.dtype), held(high, x.dtype))
+    return torch.clip(x, in_range_of(low, x.dtype), in_range_of(high, x.dtype))
 
 
 def weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
@@ -133,7 +133,7 @@ ON = {"cuda": "float16", "xpu": "float16", "mps": "float16", "xla": "bfloat16", 
 SINCE = (7, 0)
 
 
-def quick(device: torch.device, dtype: torch.dtype) -> str | None:
+def fast_product_dtype(device: torch.device, dtype: torch.dtype) -> str | None:
     """Return the dtype in which a device multiplies faster than in float32, or None."""
     return None if dtype == torch.float64 else _quick(device)
 
@@ -141,7 +141,7 @@ def quick(device: torch.device, dtype: torch.dtype) -> str | None:
 @cache
 def _quick(device: torch.device) -> str | None:
     if device.type == "cpu":
-        return processor_multiplies()
+        return fast_product_dtype_of_cpu()
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < SINCE:
         return None
     return ON.get(device.type)
@@ -173,7 +173,7 @@ def _indices(index: Index, like: Tensor) -> tuple[Tensor, Tensor]:
     return numbers & WORD, numbers >> 32
 
 
-class OfFormats:
+class ExactRoots:
     """torch, except for roots: on CPUs, PyTorch's are wrong in their last digit for one of six float32 numbers."""
 
     def __getattr__(self, name: str) -> Any:
@@ -191,7 +191,7 @@ def named(dtype: torch.dtype) -> str:
 
 
 BITS = SimpleNamespace(
-    xp=OfFormats(),
+    xp=ExactRoots(),
     word=lambda x: x & WORD,
     integers=lambda x: x.to(torch.int64),
     as_floats=lambda x: x.to(torch.float32),
@@ -213,12 +213,12 @@ PIECE = 1 << 18  # elements that are converted at once: integers on the way take
 class Tensors:
     """Tensors as the rule engine reads and writes them, and as the core creates them."""
 
-    bits: Bits = BITS
+    bits: BitFunctions = BITS
 
     def dtype(self, x: Tensor) -> str:
         return named(x.dtype) if isinstance(x, Tensor) else ""
 
-    here = staticmethod(local)
+    local_part = staticmethod(local)
 
     def like(self, x: Tensor, here: Tensor) -> Tensor:
         return like(x, here)
@@ -233,16 +233,16 @@ class Tensors:
     def cast(self, x: Tensor, dtype: str) -> Tensor:
         return x.detach().to(getattr(torch, dtype), copy=True)
 
-    def rows(self, *arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    def row_chunks(self, *arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
         first = arrays[0]
         most = max(1, PIECE // max(1, first[:1].numel())) if first.ndim else 1
         return zip(*(torch.split(x, most) if x.ndim else (x,) for x in arrays), strict=True)
 
     pure: Functions = SimpleNamespace(**PURE, mix=mixed)
-    xp: Functions = SimpleNamespace(**PURE, mix=mix, move=move)
+    xp: Functions = SimpleNamespace(**PURE, mix=mix, add_overwriting=add_overwriting)
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
-        return array.to(like.device, computing(like.dtype))
+        return array.to(like.device, arithmetic_dtype(like.dtype))
 
     def copy(self, array: Tensor) -> Tensor:
         return array.clone()
@@ -270,7 +270,7 @@ class DifferentiableTensors(Tensors):
     xp = pure
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
-        return array.to(like.device, computing(like.dtype), copy=True)
+        return array.to(like.device, arithmetic_dtype(like.dtype), copy=True)
 
 
 LIBRARY = Tensors()

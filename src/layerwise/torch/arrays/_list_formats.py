@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from layerwise.storage import groups
+from layerwise.storage import quantized_groups
 from layerwise.storage.bits import Key
-from layerwise.storage.stored import Stored, numbers
-from layerwise.torch.arrays._lists import Dims, Layout, Lists, Many, Shapes, row_major
+from layerwise.storage.formatted_arrays import FormattedArray, as_numbers
+from layerwise.torch.arrays._lists import BufferLayout, Dims, Lists, Shapes, TensorList, row_major
 
 MOST = 1 << 24  # numbers that are converted at once: integers on the way take many times their memory
 
@@ -45,28 +45,28 @@ class StoredLists(Lists):
             self._known[key] = make()
         return self._known[key]
 
-    def by_extension(self, stored: Sequence[Stored]) -> bool:
+    def by_extension(self, stored: Sequence[FormattedArray]) -> bool:
         """Return whether the compiled extension reads and writes these, which it does one by one."""
         return self.device.type == "cpu" and stored[0].extension is not None
 
-    def read(self, stored: Sequence[Any]) -> Many:
+    def read(self, stored: Sequence[Any]) -> TensorList:
         """Return one array of each tensor in the dtype of the arithmetic."""
         first = stored[0]
-        if not isinstance(first, Stored) or self.by_extension(stored):
-            return super().read([*map(numbers, stored)])
+        if not isinstance(first, FormattedArray) or self.by_extension(stored):
+            return super().read([*map(as_numbers, stored)])
         layout, plain = self._layout(stored), self.layout(tuple(one.shape for one in stored))
-        arrays, found = self._in_buffers(stored, filled=True), Many(self, layout, layout.buffer(self.dtype))
+        arrays, found = self._in_buffers(stored, filled=True), TensorList(self, layout, layout.buffer(self.dtype))
         for rows in _pieces(layout):
             found.flat[rows].copy_(self._piece(first, arrays, rows).decode())
-        return found if layout is plain else Many(self, plain, plain.buffer(self.dtype).filled(found.each))
+        return found if layout is plain else TensorList(self, plain, plain.buffer(self.dtype).filled(found.each))
 
-    def encode(self, stored: Sequence[Stored], new: Many, ts: Sequence[Any], skip: Tensor | None) -> None:
+    def encode(self, stored: Sequence[FormattedArray], new: TensorList, ts: Sequence[Any], skip: Tensor | None) -> None:
         """Write numbers, and what stands beside them, in their format, at the step that each tensor takes."""
         first, layout = stored[0], self._layout(stored)
         buffer = layout.buffer(torch.float32)
         if first.format.coded:
             buffer.flat.zero_()  # behind the end of a row
-        x, arrays = Many(self, layout, buffer.filled(new.each)), self._in_buffers(stored, filled=skip is not None)
+        x, arrays = TensorList(self, layout, buffer.filled(new.each)), self._in_buffers(stored, filled=skip is not None)
         key, t = self._key(stored, layout), self._step(ts, layout)
         index: Any = None if key is None else self._index(layout)
         for rows in _pieces(layout):
@@ -79,7 +79,7 @@ class StoredLists(Lists):
         for array, places in zip(arrays, _places(stored), strict=True):
             torch._foreach_copy_(places, array.each)
 
-    def _layout(self, stored: Sequence[Stored]) -> Layout:
+    def _layout(self, stored: Sequence[FormattedArray]) -> BufferLayout:
         """Return the layout of numbers in a format: where groups are rows, if it has groups."""
         shapes, first = tuple(one.shape for one in stored), stored[0]
         plain = self.layout(shapes)
@@ -88,37 +88,42 @@ class StoredLists(Lists):
 
         if ("groups", shapes) not in self._layouts:
             strides = tuple(_in_groups(one.shape, one.row_dims) for one in stored)
-            lie_so = (strides, groups.GROUP) == (plain.strides, plain.width)
-            made = plain if lie_so else Layout(shapes, strides, (), self.device, groups.GROUP)
+            lie_so = (strides, quantized_groups.GROUP) == (plain.strides, plain.width)
+            made = plain if lie_so else BufferLayout(shapes, strides, (), self.device, quantized_groups.GROUP)
             self._layouts["groups", shapes] = made
         return self._layouts["groups", shapes]
 
-    def _layout_of_scales(self, shapes: Shapes) -> Layout:
+    def _layout_of_scales(self, shapes: Shapes) -> BufferLayout:
         """Return the layout of numbers one after the other, as many as groups are."""
         if ("scales", shapes) not in self._layouts:
             strides = tuple(map(row_major, shapes))
-            self._layouts["scales", shapes] = Layout(shapes, strides, (), self.device, 1)
+            self._layouts["scales", shapes] = BufferLayout(shapes, strides, (), self.device, 1)
         return self._layouts["scales", shapes]
 
-    def _in_buffers(self, stored: Sequence[Stored], filled: bool) -> list[Many]:
+    def _in_buffers(self, stored: Sequence[FormattedArray], filled: bool) -> list[TensorList]:
         """Return the arrays, and what stands beside them, as they are stored, or room for them."""
         layout, found = self._layout(stored), []
         for i, each in enumerate(_places(stored)):
             scales = i == 1 and stored[0].format.coded
             own = self._layout_of_scales(tuple(tuple(x.shape) for x in each)) if scales else layout
             buffer = own.buffer(each[0].dtype)
-            found.append(Many(self, own, buffer.filled(each) if filled else buffer))
+            found.append(TensorList(self, own, buffer.filled(each) if filled else buffer))
         return found
 
     def _piece(
-        self, first: Stored, arrays: Sequence[Many], rows: slice, key: Key | None = None, index: Any = None
-    ) -> Stored:
+        self,
+        first: FormattedArray,
+        arrays: Sequence[TensorList],
+        rows: slice,
+        key: Key | None = None,
+        index: Any = None,
+    ) -> FormattedArray:
         """Return some rows as one array in the format."""
         array, *beside = (one.flat[rows] for one in arrays)
         form = first.format._replace(beside=beside[0] if beside else None, key=key)
-        return Stored(array, form, index, 1, first.b)
+        return FormattedArray(array, form, index, 1, first.b)
 
-    def _key(self, stored: Sequence[Stored], layout: Layout) -> Any:
+    def _key(self, stored: Sequence[FormattedArray], layout: BufferLayout) -> Any:
         keys = tuple(one.format.key for one in stored)
         if keys[0] is None:
             return None
@@ -129,7 +134,7 @@ class StoredLists(Lists):
 
         return self._once((layout, keys), made)
 
-    def _step(self, ts: Sequence[Any], layout: Layout) -> Any:
+    def _step(self, ts: Sequence[Any], layout: BufferLayout) -> Any:
         """Return the step that all tensors take, or that of each row's tensor."""
         first = ts[0]
         if all(t is first for t in ts):
@@ -143,7 +148,7 @@ class StoredLists(Lists):
             column = torch.stack([*each]).to(torch.int64)
         return torch.index_select(column, 0, layout.tensor_of_row).unsqueeze(1)
 
-    def _index(self, layout: Layout) -> Callable[[slice], Rows]:
+    def _index(self, layout: BufferLayout) -> Callable[[slice], Rows]:
         """Return the function that returns the indices of some rows."""
         first = self._once(layout, lambda: self._firsts(layout))
         if first is not None:
@@ -153,10 +158,10 @@ class StoredLists(Lists):
         arange = partial(torch.arange, device=self.device)
         asarray = partial(torch.asarray, dtype=torch.int64, device=self.device)
         each = [asarray(one.index.numbers(arange, asarray)) for one in own]
-        found = Many(self, layout, layout.buffer(torch.int64).filled(each))
+        found = TensorList(self, layout, layout.buffer(torch.int64).filled(each))
         return lambda rows: Rows(found.flat[rows])
 
-    def _firsts(self, layout: Layout) -> Tensor | None:
+    def _firsts(self, layout: BufferLayout) -> Tensor | None:
         """Return the index of the first number of each row, as a column, if those of a row are consecutive."""
         found = []
         for job, shape, strides in zip(self._jobs, layout.shapes, layout.strides, strict=True):
@@ -170,7 +175,7 @@ class StoredLists(Lists):
         return torch.cat(found).unsqueeze(1).to(self.device)
 
 
-def _places(stored: Sequence[Stored]) -> list[list[Tensor]]:
+def _places(stored: Sequence[FormattedArray]) -> list[list[Tensor]]:
     """Return the arrays, and what stands beside them if anything does."""
     beside = [[one.format.beside for one in stored]] if stored[0].format.beside is not None else []
     return [[one.array for one in stored], *beside]
@@ -179,11 +184,11 @@ def _places(stored: Sequence[Stored]) -> list[list[Tensor]]:
 def _in_groups(shape: Dims, row_dims: int) -> tuple[int, ...]:
     """Return strides by which each row of a tensor begins a group."""
     within = row_major(shape[row_dims:])
-    apart = groups.count(prod(shape[row_dims:])) * groups.GROUP
+    apart = quantized_groups.num_groups(prod(shape[row_dims:])) * quantized_groups.GROUP
     return tuple(n * apart for n in row_major(shape[:row_dims])) + within
 
 
-def _pieces(layout: Layout) -> Iterator[slice]:
+def _pieces(layout: BufferLayout) -> Iterator[slice]:
     """Yield the rows of a buffer, as many as are converted at once."""
     most = max(1, MOST // layout.width)
     return (slice(start, start + most) for start in range(0, layout.rows, most))

@@ -9,79 +9,79 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from layerwise.rules.asks import Array, Functions, Scalar
+from layerwise.rules.requests import Array, Functions, Scalar
 from layerwise.torch.arrays import _library as of_one
-from layerwise.torch.arrays._library import PURE, Tensors, held, multiplies, wide_dtype
-from layerwise.torch.arrays._lists import Dims, Many, on_flats
+from layerwise.torch.arrays._library import PURE, Tensors, in_range_of, multiplies, wide_dtype
+from layerwise.torch.arrays._lists import Dims, TensorList, apply_in_rows
 
 
-def _added(x: Many, y: Many | Scalar, a: float = 1.0) -> Many:
+def _added(x: TensorList, y: TensorList | Scalar, a: float = 1.0) -> TensorList:
     """Return x + a·y, overwriting x."""
-    if isinstance(y, Many) and y.layout is not x.layout:
+    if isinstance(y, TensorList) and y.layout is not x.layout:
         return _many(x + a * y)
-    if x.is_flat and (y.is_flat if isinstance(y, Many) else True):
-        x.flat.add_(y.flat if isinstance(y, Many) else y, alpha=a)
-    elif isinstance(y, Many):
+    if x.is_flat and (y.is_flat if isinstance(y, TensorList) else True):
+        x.flat.add_(y.flat if isinstance(y, TensorList) else y, alpha=a)
+    elif isinstance(y, TensorList):
         torch._foreach_add_(x.each, y.each, alpha=a)
     else:
         torch._foreach_add_(x.each, a * y)
     return x
 
 
-def _many(x: Array) -> Many:
+def _many(x: Array) -> TensorList:
     """Return the result of arithmetic, which has any type."""
-    found: Many = x
+    found: TensorList = x
     return found
 
 
-def add_scaled(x: Scalar, a: Scalar, y: Scalar) -> Many:
+def add_scaled(x: Scalar, a: Scalar, y: Scalar) -> TensorList:
     """Return x + a·y."""
-    if not isinstance(y, Many):  # one number for all, combined with one of each tensor
+    if not isinstance(y, TensorList):  # one number for all, combined with one of each tensor
         return _many(x + a * y)
-    if not (isinstance(x, Many) and isinstance(a, (int, float)) and x.layout is y.layout):
+    if not (isinstance(x, TensorList) and isinstance(a, (int, float)) and x.layout is y.layout):
         return _added(_many(y * a), x)
-    a = held(a, x.dtype)
+    a = in_range_of(a, x.dtype)
     if x.is_flat and y.is_flat:
-        return on_flats(partial(torch.add, alpha=a), x, y)
+        return apply_in_rows(partial(torch.add, alpha=a), x, y)
     return x.like(list(torch._foreach_add(x.each, y.each, alpha=a)))
 
 
-def move(x: Many, a: Scalar, y: Many) -> Many:
+def add_overwriting(x: TensorList, a: Scalar, y: TensorList) -> TensorList:
     """Return x + a·y, overwriting x."""
-    return _added(x, y, held(a, x.dtype)) if isinstance(a, (int, float)) else _added(x, y * a)
+    return _added(x, y, in_range_of(a, x.dtype)) if isinstance(a, (int, float)) else _added(x, y * a)
 
 
-def mix(b: Scalar, x: Many, y: Many) -> Many:
+def mix(b: Scalar, x: TensorList, y: TensorList) -> TensorList:
     """Return b·x + (1 − b)·y, overwriting x."""
-    if isinstance(b, Many):
+    if isinstance(b, TensorList):
         x = _many(x * b)
     elif x.is_flat:
         x.flat.mul_(b)
     else:
         torch._foreach_mul_(x.each, b)
-    return move(x, 1 - b, y)
+    return add_overwriting(x, 1 - b, y)
 
 
-def clip(x: Many, low: float | None, high: float | None) -> Many:
+def clip(x: TensorList, low: float | None, high: float | None) -> TensorList:
     """Return the numbers between bounds."""
     if x.is_flat:
-        return on_flats(torch.clip, x, low, high)
+        return apply_in_rows(torch.clip, x, low, high)
     for bound, function in ((low, torch._foreach_clamp_min), (high, torch._foreach_clamp_max)):
-        x = x if bound is None else x.like(list(function(x.each, held(bound, x.dtype))))
+        x = x if bound is None else x.like(list(function(x.each, in_range_of(bound, x.dtype))))
     return x
 
 
-def asarray(x: Many, dtype: torch.dtype) -> Many:
+def asarray(x: TensorList, dtype: torch.dtype) -> TensorList:
     """Return an array of this dtype."""
     return x if x.dtype == dtype else x.like(x.flat.to(dtype))
 
 
-def sum_along(x: Many, axis: Dims, keepdims: bool) -> Many:
+def sum_along(x: TensorList, axis: Dims, keepdims: bool) -> TensorList:
     """Return the sums of each tensor along some dimensions."""
     return _along(x, axis, x.dtype, partial(torch.sum, keepdim=keepdims))
 
 
-def _along(x: Many, dims: Dims, dtype: torch.dtype, function: Callable[..., object]) -> Many:
+def _along(x: TensorList, dims: Dims, dtype: torch.dtype, function: Callable[..., object]) -> TensorList:
     layout = x.of.layout(tuple(tuple(1 if d in dims else n for d, n in enumerate(shape)) for shape in x.layout.shapes))
     if layout is x.layout:  # their sizes are already 1
         return x
@@ -92,14 +92,14 @@ def _along(x: Many, dims: Dims, dtype: torch.dtype, function: Callable[..., obje
             function(batch, within, out=found)
         else:
             found.copy_(batch)
-    return Many(x.of, layout, buffer)
+    return TensorList(x.of, layout, buffer)
 
 
-def squares(x: Many, dims: Dims) -> Array:
+def squares(x: TensorList, dims: Dims) -> Array:
     """Return sums of squares in float64: of all tensors together if `dims` has the dimension that counts them."""
     wide, last = wide_dtype(x.of.device), len(x.of.shape) - 1
     if all(d in dims for d in range(last)):
-        norms = Many(x.of, x.of.numbers, torch.stack(list(torch._foreach_norm(x.each, 2, wide))).unsqueeze(1))
+        norms = TensorList(x.of, x.of.numbers, torch.stack(list(torch._foreach_norm(x.each, 2, wide))).unsqueeze(1))
     else:  # of each block
         norms = asarray(_along(x, dims, wide, partial(_norm, dtype=wide)), wide)
     found = _many(norms * norms)
@@ -114,16 +114,16 @@ def _either(function: Callable[..., Array], of_lists: Callable[..., Array]) -> C
     """Return a function of tensors, or of lists of them."""
 
     def found(*args: object, **options: object) -> Array:
-        return (of_lists if any(isinstance(x, Many) for x in args) else function)(*args, **options)
+        return (of_lists if any(isinstance(x, TensorList) for x in args) else function)(*args, **options)
 
     return found
 
 
 OF_LISTS: dict[str, Callable[..., Array]] = {
-    "sqrt": Many.sqrt,
-    "expm1": Many.expm1,
+    "sqrt": TensorList.sqrt,
+    "expm1": TensorList.expm1,
     "sum": sum_along,
-    "where": partial(on_flats, torch.where),
+    "where": partial(apply_in_rows, torch.where),
     "clip": clip,
     "ones_like": lambda x: x.like(torch.ones_like(x.flat)),
     "asarray": asarray,
@@ -133,11 +133,13 @@ OF_LISTS: dict[str, Callable[..., Array]] = {
     "add_scaled": add_scaled,
 }
 EITHER = {**PURE, **{name: _either(PURE[name], function) for name, function in OF_LISTS.items()}}
-EITHER["length"] = _either(torch.sqrt, Many.sqrt)  # the derivative at 0, for which `root` exists, is not needed
+EITHER["length"] = _either(torch.sqrt, TensorList.sqrt)  # the derivative at 0, for which `root` exists, is not needed
 
 
 class ListsOfTensors(Tensors):
     """Tensors as the rule engine reads and writes them, and operations of rules on lists of them."""
 
     pure: Functions = SimpleNamespace(**EITHER)
-    xp: Functions = SimpleNamespace(**EITHER, mix=_either(of_one.mix, mix), move=_either(of_one.move, move))
+    xp: Functions = SimpleNamespace(
+        **EITHER, mix=_either(of_one.mix, mix), add_overwriting=_either(of_one.add_overwriting, add_overwriting)
+    )

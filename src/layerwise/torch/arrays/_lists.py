@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.rules.asks import Array, Scalar
-from layerwise.torch.arrays._library import computing, held
+from layerwise.rules.requests import Array, Scalar
+from layerwise.torch.arrays._library import arithmetic_dtype, in_range_of
 
 Dims = tuple[int, ...]
 
@@ -34,50 +34,50 @@ class Lists:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs, ps = jobs, [job.p for job in jobs]
-        self.device, self.dtype = ps[0].device, computing(ps[0].dtype)
+        self.device, self.dtype = ps[0].device, arithmetic_dtype(ps[0].dtype)
         self._shapes: Shapes = tuple(tuple(p.shape) for p in ps)
         # In memory order, if there are no gaps between their numbers: `_foreach_` is fast if all have the same layout.
         self._strides = tuple(torch.empty_like(p, device="meta").stride() for p in ps)
         kinds = [*zip(self._shapes, self._strides, strict=True)]
         starts = [i for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]
         self._runs = [(i, end - i) for i, end in zip(starts, [*starts[1:], len(ps)], strict=True)]
-        self._layouts: dict[Hashable, Layout] = {}
+        self._layouts: dict[Hashable, BufferLayout] = {}
         self._counts: dict[Dims, Scalar] = {}
         self.shape = (0,) * max(map(len, self._shapes)) + (len(ps),)
 
     @staticmethod
-    def alike(array: Tensor) -> Hashable:
+    def list_key(array: Tensor) -> Hashable:
         """Return the key that an array must share with others in its list."""
         return array.dtype, array.device
 
-    def layout(self, shapes: Shapes) -> Layout:
+    def layout(self, shapes: Shapes) -> BufferLayout:
         """Return the one layout of arrays of these shapes."""
         if shapes not in self._layouts:
             strides = self._strides if shapes == self._shapes else tuple(map(row_major, shapes))
-            self._layouts[shapes] = Layout(shapes, strides, self._runs, self.device)
+            self._layouts[shapes] = BufferLayout(shapes, strides, self._runs, self.device)
         return self._layouts[shapes]
 
     @cached_property
-    def numbers(self) -> Layout:
+    def numbers(self) -> BufferLayout:
         """The layout of one number of each tensor."""
         return self.layout(tuple((1,) * len(shape) for shape in self._shapes))
 
-    def read(self, stored: Sequence[Any]) -> Many:
+    def read(self, stored: Sequence[Any]) -> TensorList:
         """Return one array of each tensor in the dtype of the arithmetic."""
         layout = self.layout(tuple(tuple(x.shape) for x in stored))
         if all(x.dtype == self.dtype and x.device == self.device for x in stored):
-            return Many(self, layout, list(stored))
-        return Many(self, layout, layout.buffer(self.dtype).filled(stored))
+            return TensorList(self, layout, list(stored))
+        return TensorList(self, layout, layout.buffer(self.dtype).filled(stored))
 
-    def write(self, stored: Sequence[Tensor], new: Many) -> None:
+    def write(self, stored: Sequence[Tensor], new: TensorList) -> None:
         """Round an array of each tensor into its place, unless it is already there."""
         if new.each[0] is not stored[0]:
             torch._foreach_copy_(list(stored), new.each)
 
-    def number(self, values: Sequence[Scalar]) -> Scalar:
+    def joined_number(self, values: Sequence[Scalar]) -> Scalar:
         """Return a number of each tensor, or one number if all are equal."""
         found = self._column(values)
-        return Many(self, self.numbers, found) if isinstance(found, Tensor) and found.ndim else found
+        return TensorList(self, self.numbers, found) if isinstance(found, Tensor) and found.ndim else found
 
     def _column(self, values: Sequence[Scalar]) -> Scalar:
         first, tensors = values[0], [x for x in values if isinstance(x, Tensor)]
@@ -87,13 +87,13 @@ class Lists:
             return torch.tensor(values, dtype=self.dtype).to(self.device, non_blocking=True).unsqueeze(1)
         return torch.stack([torch.as_tensor(x, dtype=self.dtype, device=self.device).reshape(1) for x in values])
 
-    def count(self, dims: Dims) -> Scalar:
+    def num_entries(self, dims: Dims) -> Scalar:
         """Return the number of entries that each whole tensor has along some dimensions."""
         if dims not in self._counts:
             each = [max(1, prod(n for d, n in enumerate(job.whole) if d in dims)) for job in self._jobs]
             self._counts[dims] = self._column(each)
         found = self._counts[dims]
-        return Many(self, self.numbers, found) if isinstance(found, Tensor) else found
+        return TensorList(self, self.numbers, found) if isinstance(found, Tensor) else found
 
     def give_back(self) -> None:
         """Free the memory of unused buffers."""
@@ -107,34 +107,34 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _operator(
     function: Callable[..., Tensor], of_lists: Callable[..., Sequence[Tensor]] | None = None, takes_tensor: bool = False
-) -> Callable[..., Many]:
+) -> Callable[..., TensorList]:
     """Return a function of arrays of each tensor, and of numbers, which may be one for each tensor as well.
 
     It combines PyTorch's function of tensors and its function of lists, which may not accept a number on the device.
     """
 
-    def operator(x: Many, *others: Scalar) -> Many:
-        several = [y for y in (x, *others) if isinstance(y, Many)]
+    def operator(x: TensorList, *others: Scalar) -> TensorList:
+        several = [y for y in (x, *others) if isinstance(y, TensorList)]
         if any(y.layout is not x.layout for y in several):
-            return across(function, x, *others)
+            return apply_broadcasting(function, x, *others)
         odd = not takes_tensor and any(isinstance(y, Tensor) for y in others)
         if of_lists is None or odd or all(y.is_flat for y in several):
-            return on_flats(function, x, *others)
-        given = [y.each if isinstance(y, Many) else held(y, x.dtype) for y in others]
+            return apply_in_rows(function, x, *others)
+        given = [y.each if isinstance(y, TensorList) else in_range_of(y, x.dtype) for y in others]
         return x.like(list(of_lists(x.each, *given)))
 
     return operator
 
 
-class Many:
+class TensorList:
     """One array of each tensor: as a list, in a buffer, or as the rows of an unshared buffer."""
 
-    def __init__(self, of: Lists, layout: Layout, form: list[Tensor] | Buffer | Tensor) -> None:
+    def __init__(self, of: Lists, layout: BufferLayout, form: list[Tensor] | Buffer | Tensor) -> None:
         self.of, self.layout, self._form = of, layout, form
 
-    def like(self, form: list[Tensor] | Buffer | Tensor) -> Many:
+    def like(self, form: list[Tensor] | Buffer | Tensor) -> TensorList:
         """Return another array of the same shapes."""
-        return Many(self.of, self.layout, form)
+        return TensorList(self.of, self.layout, form)
 
     def __del__(self) -> None:
         if isinstance(self._form, Buffer):
@@ -172,7 +172,7 @@ class Many:
             self._form = buffer
         return self._form
 
-    def beside(self, layout: Layout) -> Tensor:
+    def beside(self, layout: BufferLayout) -> Tensor:
         """Return the rows of this, or its column next to the rows of a layout."""
         if self.layout is layout:
             return self.flat
@@ -182,7 +182,7 @@ class Many:
         """Return one tensor's array."""
         return self.flat[k].view(self.layout.shapes[k]) if self.layout.width == 1 else self.each[k]
 
-    def worked(self, work: Callable[[Tensor], Tensor]) -> Many:
+    def worked(self, work: Callable[[Tensor], Tensor]) -> TensorList:
         """Return what is made of the tensors of each shape, along whose last dimension they are."""
         buffer = self.layout.buffer(self.dtype)
         for batch, new in zip(self.batches, buffer.batches, strict=True):
@@ -195,7 +195,7 @@ class Many:
             return list(self.flat.to(torch.float64).unbind())
         return [x.reshape(-1).to(torch.float64) for x in self.each]
 
-    def of_rows(self, rows: Sequence[Tensor]) -> Many:
+    def of_rows(self, rows: Sequence[Tensor]) -> TensorList:
         """Return an array like this of such numbers."""
         if self.layout.width == 1:
             return self.like(torch.cat(list(rows)).unsqueeze(1).to(self.dtype))
@@ -229,19 +229,19 @@ class Many:
     def __rtruediv__(self, other: Scalar) -> Array:
         return self.reciprocal() * other
 
-    def __rpow__(self, other: Scalar) -> Many:
-        return on_flats(torch.pow, other, self)
+    def __rpow__(self, other: Scalar) -> TensorList:
+        return apply_in_rows(torch.pow, other, self)
 
 
 TESTS = {torch.lt, torch.gt, torch.le, torch.ge, torch.eq, torch.ne, torch.bitwise_and, torch.bitwise_or}
 
 
-def on_flats(function: Callable[..., Tensor], *args: Scalar) -> Many:
+def apply_in_rows(function: Callable[..., Tensor], *args: Scalar) -> TensorList:
     """Return a function of arrays, of numbers of each of their tensors, and of plain numbers, computed in rows."""
-    several = [x for x in args if isinstance(x, Many)]
+    several = [x for x in args if isinstance(x, TensorList)]
     first = max(several, key=lambda x: x.layout.width)
     dtype = next((x.dtype for x in several if x.dtype.is_floating_point), first.dtype)
-    given = [x.beside(first.layout) if isinstance(x, Many) else held(x, dtype) for x in args]
+    given = [x.beside(first.layout) if isinstance(x, TensorList) else in_range_of(x, dtype) for x in args]
     takes_no_out = function is torch.where and not all(isinstance(x, Tensor) for x in given)
     if first.layout.width == 1 or function in TESTS or takes_no_out:
         return first.like(function(*given))
@@ -250,16 +250,16 @@ def on_flats(function: Callable[..., Tensor], *args: Scalar) -> Many:
     return first.like(buffer)
 
 
-def across(function: Callable[..., Tensor], x: Many, y: Many) -> Many:
+def apply_broadcasting(function: Callable[..., Tensor], x: TensorList, y: TensorList) -> TensorList:
     """Return a function of two arrays of different shapes: of numbers of each tensor, or of rows and columns."""
     if 1 in (x.layout.width, y.layout.width):
-        return on_flats(function, x, y)
+        return apply_in_rows(function, x, y)
     both = zip(x.layout.shapes, y.layout.shapes, strict=True)
     layout = x.of.layout(tuple(tuple(n if m == 1 else m for n, m in zip(*shapes, strict=True)) for shapes in both))
     buffer = layout.buffer(x.dtype)
     for a, b, new in zip(x.batches, y.batches, buffer.batches, strict=True):
         function(a, b, out=new)
-    return Many(x.of, layout, buffer)
+    return TensorList(x.of, layout, buffer)
 
 
 WIDTH = 64  # numbers per row
@@ -268,7 +268,7 @@ Shapes = tuple[tuple[int, ...], ...]
 Runs = Sequence[tuple[int, int]]  # the first tensor of each shape, and their number
 
 
-class Layout:
+class BufferLayout:
     """The layout of tensors of these shapes in a buffer: each in rows of its own, or single numbers in one row each.
 
     The tensors of a run have one shape, and are adjacent.
@@ -330,7 +330,7 @@ def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
 class Buffer:
     """This memory, and the tensors in it. The tensors stay when it is freed: creating them takes longer than a step."""
 
-    def __init__(self, layout: Layout, dtype: torch.dtype) -> None:
+    def __init__(self, layout: BufferLayout, dtype: torch.dtype) -> None:
         self.flat = flat = layout.empty(dtype)
         self.each, self.batches = layout.each(flat), layout.batches(flat)
         self._bytes = flat.untyped_storage().nbytes()

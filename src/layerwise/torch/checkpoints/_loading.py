@@ -16,14 +16,14 @@ from torch.utils._pytree import tree_map
 
 from layerwise.catalog.registry import ENTRIES
 from layerwise.core.plan import with_names
-from layerwise.core.slot import names_of, own_entries
+from layerwise.core.slot import own_entries, possible_names
 from layerwise.engines import compiled
 from layerwise.errors import StateError, shown, warn
 from layerwise.options.checks import alternatives
 from layerwise.rules.states import is_of_layer, is_statistic
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin, _rates
-from layerwise.torch.checkpoints._rates import CONVERTED, Continued
+from layerwise.torch.checkpoints._rates import CONVERTED, ContinuedGroup
 from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import cuts_of, is_dtensor
@@ -50,9 +50,9 @@ def load(optimizer: torch.optim.Optimizer, state_dict: StateDict) -> None:
     stepper, ours = stepper_of(optimizer), optimizer.param_groups
     groups, names = stepper.groups, [stepper.members.named(number) for number in range(len(ours))]
     _matching.check_form(loaded)
-    _origin.check(loaded)
-    found = _matching.aligned(ours, loaded)
-    beside = _matching.of_others(loaded)  # the very objects, as PyTorch passes them
+    _origin.check_writer(loaded)
+    found = _matching.matched_params(ours, loaded)
+    beside = _matching.entries_beside_params(loaded)  # the very objects, as PyTorch passes them
     for number, (group, members) in enumerate(zip(ours, found, strict=True)):
         _origin.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
     sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
@@ -79,7 +79,7 @@ def _as_hooks_have_it(optimizer: torch.optim.Optimizer, state_dict: StateDict) -
 
 
 def _states_of(
-    stepper: Stepper, one: Continued, named: list[tuple[Tensor, str]], saved: list[Any]
+    stepper: Stepper, one: ContinuedGroup, named: list[tuple[Tensor, str]], saved: list[Any]
 ) -> dict[Tensor, State]:
     """Return the states of a group's parameters; raise if one of them does not fit."""
     found: dict[Tensor, State] = {}
@@ -87,14 +87,14 @@ def _states_of(
     plans = _plans(stepper, one, [p for p, _, _ in begun], [name for _, name, _ in begun])
     alike: dict[object, bool] = {}
     for (p, name, x), plan in zip(begun, plans, strict=True):
-        own, others = checked(plan, x, alike)
+        own, others = checked_state(plan, x, alike)
         _convert_momentum(name, own, one)
         own = _copies(own, p.device, stepper.setup.offload, one.ours["capturable"])
         found[p] = own | {key: tree_map(partial(_carried, name, key, p.device), value) for key, value in others.items()}
     return found
 
 
-def _plans(stepper: Stepper, one: Continued, params: list[Tensor], names: list[str]) -> list[Plan]:
+def _plans(stepper: Stepper, one: ContinuedGroup, params: list[Tensor], names: list[str]) -> list[Plan]:
     """Return the plans of a group's parameters. Those of the same shape are planned once."""
     blocks, known, found = one.checked.blocks, dict[object, Plan](), list[Plan]()
     for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
@@ -106,11 +106,11 @@ def _plans(stepper: Stepper, one: Continued, params: list[Tensor], names: list[s
     return with_names(found, names)
 
 
-def _convert_momentum(name: str, state: State, one: Continued) -> None:
+def _convert_momentum(name: str, state: State, one: ContinuedGroup) -> None:
     """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
     within = getattr(one.checked.h, CONVERTED, False)
     if "momentum_buffer" in state and one.begun.get(CONVERTED, within) != within:
-        lr = checked_lr(name, one.begun.get("lr", 0), within)
+        lr = momentum_lr(name, one.begun.get("lr", 0), within)
         named_state(state).multiply("momentum_buffer", lr, inverse=not within)
 
 
@@ -130,7 +130,7 @@ def _carried(name: str, key: str, device: torch.device, value: object) -> Any:
     return value.detach().to(device, copy=True)
 
 
-def checked_lr(name: str, lr: Any, within: bool) -> float:
+def momentum_lr(name: str, lr: Any, within: bool) -> float:
     """Return the lr to multiply LARS's momentum by if it is to be `within`, or to divide it by if not."""
     if not float(lr) > 0:
         raise StateError(
@@ -140,7 +140,7 @@ def checked_lr(name: str, lr: Any, within: bool) -> float:
     return float(lr)
 
 
-def checked(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State, State]:
+def checked_state(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State, State]:
     """Return a loaded state, if it fits its parameter, and other programs' entries.
 
     Equal states of several parameters are checked once, for the first of them; `alike` holds the checked ones, and
@@ -157,7 +157,7 @@ def checked(plan: Plan, state: object, alike: dict[object, bool]) -> tuple[State
     own = restored(own, plan.shape)
     if (kind := _kind(plan, own)) is None or kind not in alike:
         _check_loaded(plan, own)
-        alike[kind] = not named_state(own).of_codes() or not plan.why_not_grouped()
+        alike[kind] = not named_state(own).coded_fields() or not plan.why_not_grouped()
     if not alike[kind]:
         own = _ungrouped(own)
     step = as_step(name, own.pop("step"))
@@ -195,7 +195,7 @@ def _check_loaded(plan: Plan, state: State) -> None:
 
 def _where_it_fits(plan: Plan, needed: Collection[str], unknown: Set[str], has: Collection[str]) -> str:
     """Return the optimizers to which a state belongs, or advice about options if it may be this one's."""
-    if unknown <= names_of(plan.rule.State._fields):
+    if unknown <= possible_names(plan.rule.State._fields):
         return WAY_OUT
     if {*needed} <= {*has}:
         return f"Leave out {alternatives(sorted(map(str, unknown)), 'and')}."
@@ -224,6 +224,6 @@ def _ungrouped(state: State) -> State:
 
     If they are already cut in another way, the ranks gather them first.
     """
-    parts = {key for pair in named_state(state).of_codes().items() for key in pair}
+    parts = {key for pair in named_state(state).coded_fields().items() for key in pair}
     whole = {key: x.full_tensor() if key in parts and is_dtensor(x) else x for key, x in state.items()}
-    return named_state(whole).in_numbers()
+    return named_state(whole).all_in_floating_point()

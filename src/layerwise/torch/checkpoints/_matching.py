@@ -14,7 +14,7 @@ from layerwise.errors import StateError
 from layerwise.errors import shown as described
 from layerwise.options.by_name import lacks_and_has
 from layerwise.options.checks import number
-from layerwise.options.settings import in_words
+from layerwise.options.settings import as_plain_value
 from layerwise.torch.groups._members import FORMS, Group
 from layerwise.torch.step._first_steps import OF_SCHEDULES
 
@@ -41,7 +41,7 @@ def check_form(loaded: object) -> None:
     if loaded and not loaded.keys() & {"state", "param_groups"}:
         model = " It looks like the model's." * any(isinstance(x, Tensor) for x in loaded.values())
         raise StateError(
-            f"this is not an optimizer's checkpoint: it has {shown([*map(str, loaded)], 1)}, not 'state' and "
+            f"this is not an optimizer's checkpoint: it has {names_in_words([*map(str, loaded)], 1)}, not 'state' and "
             f"'param_groups'.{model} Pass what optimizer.state_dict() returned."
         )
     for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
@@ -64,7 +64,7 @@ def _check_rates(group: Group) -> None:
             )
 
 
-def aligned(ours: Sequence[Group], loaded: StateDict) -> list[list[tuple[Group, int]]]:
+def matched_params(ours: Sequence[Group], loaded: StateDict) -> list[list[tuple[Group, int]]]:
     """Return for each of our groups the (saved group, key) of its parameters.
 
     Names decide if both sides have them. Otherwise parameters are matched by position.
@@ -72,7 +72,7 @@ def aligned(ours: Sequence[Group], loaded: StateDict) -> list[list[tuple[Group, 
     saved = loaded["param_groups"]
     places = [(group, key) for group in saved for key in group["params"]]
     _check_keys([key for _, key in places])
-    of_others(loaded)
+    entries_beside_params(loaded)
     theirs = _names_of(saved)
     sizes = [len(group["params"]) for group in ours]
     if theirs is None or not all(group.get("param_names") for group in ours if group["params"]):
@@ -99,7 +99,7 @@ def _check_keys(keys: Sequence[object]) -> None:
         )
 
 
-def of_others(saved: Group) -> dict[Any, Any]:
+def entries_beside_params(saved: Group) -> dict[Any, Any]:
     """Return other programs' entries besides the state of parameters; raise for state that matches no parameter.
 
     State of parameters is keyed by numbers or by names, like the groups. The groups tell names from other programs'
@@ -141,7 +141,7 @@ def _names_in(group: Group) -> list[str]:
     if len(names) != len(group["params"]):
         raise StateError(
             f"'param_names' of a checkpoint group must name all of its {len(group['params'])} parameters, but has "
-            f"{len(names)} names: {shown(names)}. Pass what state_dict() returned."
+            f"{len(names)} names: {names_in_words(names)}. Pass what state_dict() returned."
         )
     return list(names)
 
@@ -186,8 +186,9 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
     lacking, besides = [a[n] for n in a.keys() - b.keys()], [b[n] for n in b.keys() - a.keys()]
     if not lacking and not besides:
         return (
-            f"the checkpoint has the names {shown(theirs)}, but this optimizer has {shown(ours)}. Names that appear "
-            "twice must be in the same order. Pass the parameters in the order in which they were saved."
+            f"the checkpoint has the names {names_in_words(theirs)}, but this optimizer has {names_in_words(ours)}. "
+            "Names that appear twice must be in the same order. Pass the parameters in the order in which they were "
+            "saved."
         )
     found = lacks_and_has("the checkpoint", lacking, besides, "this optimizer")
     return (
@@ -196,7 +197,7 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
     )
 
 
-def shown(names: Sequence[str], most: int = 5) -> str:
+def names_in_words(names: Sequence[str], most: int = 5) -> str:
     """Return the first of some names in words, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more if names else "nothing"
@@ -239,8 +240,8 @@ def same(a: Any, b: Any) -> bool:
         return False
 
 
-def differing(ours: Group, theirs: Group) -> Iterator[str]:
+def differing_rates(ours: Group, theirs: Group) -> Iterator[str]:
     """Yield the rates of two groups that differ, in words."""
     for name in MOVED:
         if name in ours and name in theirs and not same(ours[name], theirs[name]):
-            yield f"{name}={in_words(ours[name])} (the checkpoint has {in_words(theirs[name])})"
+            yield f"{name}={as_plain_value(ours[name])} (the checkpoint has {as_plain_value(theirs[name])})"

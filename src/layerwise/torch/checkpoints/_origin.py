@@ -29,7 +29,7 @@ def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, object
     return theirs is None or ours is None or theirs in (ours, plain)
 
 
-def check(saved: Group) -> None:
+def check_writer(saved: Group) -> None:
     """Raise if another package wrote a checkpoint, so that its names mean something else."""
     for group in saved["param_groups"]:
         if not OURS & group.keys() and (unknown := group.keys() - PLAIN):
@@ -43,7 +43,7 @@ def check(saved: Group) -> None:
 
 def _to_convert(group: Group) -> str:
     """Return the way out for a group of another optimizer, whose name is guessed by its keys."""
-    fit = [name for name, codec in CODECS.items() if codec.has <= group.keys() and not codec.doubt(group)]
+    fit = [name for name, codec in CODECS.items() if codec.has <= group.keys() and not codec.group_warning(group)]
     if not fit:
         return "If another optimizer saved it, load layerwise.torch.convert(state_dict, source)."
     best = max(fit, key=lambda name: len(CODECS[name].has))

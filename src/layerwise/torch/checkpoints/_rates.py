@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
-from layerwise.options.settings import in_words
+from layerwise.options.settings import as_plain_value
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
-from layerwise.torch.groups._settings import RATES, CheckedGroup, of_group
+from layerwise.torch.groups._settings import RATES, CheckedGroup, naming_group
 from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._stepper import Stepper
 
@@ -24,7 +24,7 @@ GONE = ("reproducible",)  # an option that groups of earlier checkpoints may hav
 CONVERTED = "lr_in_momentum"  # LARS's momentum is converted to this optimizer's form
 
 
-class Continued(NamedTuple):
+class ContinuedGroup(NamedTuple):
     """A group, and the saved group that it continues."""
 
     ours: Group
@@ -33,15 +33,15 @@ class Continued(NamedTuple):
     checked: CheckedGroup  # what follows from our options and the rates to take over
 
 
-def continued(stepper: Stepper, ours: Sequence[Group], saved: Sequence[Group]) -> list[Continued]:
+def continued(stepper: Stepper, ours: Sequence[Group], saved: Sequence[Group]) -> list[ContinuedGroup]:
     """Return our groups with the saved ones; raise if their rates do not fit."""
     begun = [_placed(*each) for each in zip(ours, saved, strict=True)]
     sources = _with_own_rates(stepper.groups, ours, begun)
     settings = [_settings(stepper, i, *each) for i, each in enumerate(zip(ours, sources, strict=True))]
-    return list(map(Continued, ours, begun, sources, settings))
+    return list(map(ContinuedGroup, ours, begun, sources, settings))
 
 
-def options(groups: GroupOptions, one: Continued) -> GroupDict:
+def options(groups: GroupOptions, one: ContinuedGroup) -> GroupDict:
     """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are not our
     options.
     """
@@ -112,7 +112,7 @@ def _settings(stepper: Stepper, number: int, group: Group, saved: Group) -> Chec
             f"lr={group['lr']} and relative_step={here!r}, which give lr another meaning. {WAY_OUT}"
         )
     try:
-        with of_group(number):
+        with naming_group(number):
             return stepper.settings_of({**group, **_moved(group, saved)})
     except ContradictionError as problem:
         raise StateError(f"the checkpoint's rates do not fit the options of this optimizer: {problem}") from None
@@ -120,10 +120,10 @@ def _settings(stepper: Stepper, number: int, group: Group, saved: Group) -> Chec
         raise StateError(f"the checkpoint cannot be correct: {problem}") from None
 
 
-def warnings(groups: GroupOptions, each: Sequence[Continued], regrouped: bool) -> Iterator[str]:
+def warnings(groups: GroupOptions, each: Sequence[ContinuedGroup], regrouped: bool) -> Iterator[str]:
     """Yield warnings about rates of another rule or of other groups, and about options that differ."""
     if any(one.source is not one.begun for one in each):
-        if seen := dict.fromkeys(words for one in each for words in _matching.differing(one.ours, one.begun)):
+        if seen := dict.fromkeys(words for one in each for words in _matching.differing_rates(one.ours, one.begun)):
             rules = " and ".join({one.begun[RULE]: None for one in each if RULE in one.begun})
             yield (
                 f"the checkpoint was stepped by {rules}, so this optimizer keeps its own rates: {', '.join(seen)}. "
@@ -143,9 +143,9 @@ def warnings(groups: GroupOptions, each: Sequence[Continued], regrouped: bool) -
         )
 
 
-def _differing(groups: GroupOptions, one: Continued) -> Iterator[tuple[str, object]]:
+def _differing(groups: GroupOptions, one: ContinuedGroup) -> Iterator[tuple[str, object]]:
     passed = {*MOVED, *AS_GIVEN, *([CONVERTED] if "momentum" in one.ours else [])}
     for name in [known for known in groups.known(one.ours) if known in one.source and known not in passed]:
         there, here = one.source[name], one.ours[name]
-        if there is not here and not same(in_words(there), in_words(here)):
-            yield name, in_words(there)
+        if there is not here and not same(as_plain_value(there), as_plain_value(here)):
+            yield name, as_plain_value(there)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from layerwise.core.slot import own_entries
 from layerwise.errors import HyperparameterError
-from layerwise.options.checks import of_python
-from layerwise.options.settings import in_words
+from layerwise.options.checks import numpy_to_python
+from layerwise.options.settings import as_plain_value
 from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import like, local
 from layerwise.torch.step._stepper import stepper_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.optim.optimizer import StateDict
 
 
-def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], StateDict]) -> StateDict:
+def saved_form(optimizer: torch.optim.Optimizer, pack: Callable[[], StateDict]) -> StateDict:
     """Return the state and the groups of an optimizer; `pack` is PyTorch's own `state_dict`."""
     members = {id(p) for p, _ in stepper_of(optimizer).members.all()}  # this updates the names
     left = {p: one for p, one in optimizer.state.items() if isinstance(p, Tensor) and id(p) not in members}
@@ -35,10 +35,10 @@ def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], StateDict]) -> St
     own = [key for group in found["param_groups"] for key in group["params"] if key in states]
     found["state"] = {**states, **{key: saved_state(states[key]) for key in own}}
     for group in found["param_groups"]:
-        group.update({key: of_python(x) for key, x in group.items()})
+        group.update({key: numpy_to_python(x) for key, x in group.items()})
         with suppress(HyperparameterError):  # the next step will refuse it
             group.update(stepper_of(optimizer).groups.in_plain_form(group))
-        group.update({key: in_words(value) for key, value in group.items() if callable(value)})
+        group.update({key: as_plain_value(value) for key, value in group.items() if callable(value)})
     return found
 
 

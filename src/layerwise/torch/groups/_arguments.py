@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerwise.errors import ArgumentError, HyperparameterError, ParameterError, sentence, warn
-from layerwise.options.checks import is_used_up
+from layerwise.options.checks import is_exhausted
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.groups._members import Group
 
@@ -43,7 +43,7 @@ def check_params(params: Any) -> None:
     if callable(params) and not isinstance(params, Iterable):
         name = getattr(params, "__name__", type(params).__name__)
         raise ParameterError(f"`params` must be parameters, but is the function {name}. Call it: {name}().")
-    if is_used_up(params):
+    if is_exhausted(params):
         raise ParameterError(
             f"`params` is the generator {params.__name__!r}, which is exhausted: other code has already iterated "
             "over it. Pass a list to both."

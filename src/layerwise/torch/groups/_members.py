@@ -63,7 +63,7 @@ class Members:
         return chain.from_iterable(map(self._places_in, range(len(self.groups))))
 
     def _places_in(self, number: int) -> list[tuple[Tensor, str]]:
-        return [(p, place_of(i, number)) for i, p in enumerate(self.groups[number]["params"])]
+        return [(p, position_name(i, number)) for i, p in enumerate(self.groups[number]["params"])]
 
     def names_of(self, dues: Sequence[Any]) -> list[str]:
         """Return the names of all parameters of a step of some groups."""
@@ -77,7 +77,7 @@ class Members:
         return sum(len(group["params"]) for group in self.groups)
 
 
-def place_of(i: int, number: int) -> str:
+def position_name(i: int, number: int) -> str:
     """Return the name of a parameter without a given name."""
     return f"parameter {i} of group {number}"
 
@@ -96,7 +96,7 @@ def named_by_places(groups: Sequence[GroupDict]) -> Iterator[None]:
     without = [(number, group) for number, group in enumerate(groups) if not is_named(group)]
     without = without if len(without) < len(groups) else []
     for number, group in without:
-        group["param_names"] = [place_of(i, number) for i in range(len(group["params"]))]
+        group["param_names"] = [position_name(i, number) for i in range(len(group["params"]))]
     try:
         yield
     except Exception:
@@ -128,7 +128,7 @@ def _put_in_step(known: Sequence[str | None], names: Sequence[str], number: int)
     return found
 
 
-def apart(name: str, others: Sequence[str] | Mapping[str, object]) -> str:
+def distinct_name(name: str, others: Sequence[str] | Mapping[str, object]) -> str:
     """Return a name that is not among the others: parameters of two models may have the same name."""
     copies = sum(other == name or other.startswith(f"{name} (") for other in others)
     return f"{name} ({copies + 1})" if copies else name

@@ -17,11 +17,11 @@ from layerwise.layout.blocks import as_blocks, in_plain_form
 from layerwise.options import arguments, checks
 from layerwise.options.by_name import ByName, is_by_name
 from layerwise.options.misspellings import NOT_HERE, guess
-from layerwise.options.settings import Hyper, in_words
+from layerwise.options.settings import Hyper, as_plain_value
 from layerwise.options.values import Scalar
-from layerwise.storage.options import Wanted, check_fits, wanted
+from layerwise.storage.options import RequestedStorage, check_fits, requested_storage
 from layerwise.torch.groups._members import Group, GroupDict
-from layerwise.torch.groups._rules import RULE, SWITCHES, RuleOptions, RulePerOptimizer, name_of
+from layerwise.torch.groups._rules import RULE, SWITCHES, RuleOptions, RulePerOptimizer, rule_name
 from layerwise.torch.groups._settings import (
     PLAIN,
     RATES,
@@ -29,7 +29,7 @@ from layerwise.torch.groups._settings import (
     CheckedSettings,
     GroupRates,
     check_rates_captured,
-    of_group,
+    naming_group,
     rates_on,
 )
 
@@ -94,14 +94,14 @@ class GroupOptions:
         """
         nothing = {"adapt"} if group.get("adapt") is False and "adapt" not in self.known(group) else set()
         if group.get(RULE) is not None and not self.rules.keys:
-            nothing |= {RULE} if name_of(group[RULE]) == self.rules.probe.hyper.optimizer else set()
+            nothing |= {RULE} if rule_name(group[RULE]) == self.rules.probe.hyper.optimizer else set()
         return {key: value for key, value in group.items() if key not in nothing}
 
     def check_keys(self, group: Group) -> None:
         """Raise if a group has a key that nothing reads."""
         kind = self.rules.of(group)
         known = (*kind.known, *self.rules.keys)
-        own, other = kind.hyper.optimizer, None if group.get(RULE) is None else name_of(group[RULE])
+        own, other = kind.hyper.optimizer, None if group.get(RULE) is None else rule_name(group[RULE])
         if other not in (None, own) and RULE not in known:
             raise HyperparameterError(
                 f"a group has the rule {other}, but {own} steps every group by {own}. Pass the groups to "
@@ -153,7 +153,7 @@ class GroupOptions:
         if before is not None and before.settings.unchanged(groups):
             return GroupRates(before.settings, groups, self._check_now, before)
         for number, group in enumerate(groups):
-            with of_group(number if len(groups) > 1 else None):
+            with naming_group(number if len(groups) > 1 else None):
                 self._check_complete(group)
             with suppress(HyperparameterError):  # the check explains more
                 group.update(self.in_plain_form(group))
@@ -187,7 +187,7 @@ class GroupOptions:
         for name in ("differentiable", "capturable"):
             checks.flag(name, group[name])
         blocks, rule = self.blocks_of(group), self.rules.of(group).rule
-        want = wanted(group, rule)
+        want = requested_storage(group, rule)
         check_fits(want, h)
         check_followed(want, self.differentiable)
         for name in ("capturable", "master_weights"):
@@ -264,10 +264,10 @@ class GroupOptions:
 
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the global gradient norm, even if it is not clipped."""
-        return h if h.asks_of_model else self._made.setdefault(("counted", h), h.counting())
+        return h if h.needs_model_sum else self._made.setdefault(("counted", h), h.counted_in_norm())
 
 
-def check_followed(want: Wanted, differentiable: bool) -> None:
+def check_followed(want: RequestedStorage, differentiable: bool) -> None:
     """Raise if autograd is to track a step that rounds at random, or stores state in groups."""
     if differentiable and (want.state or want.rounding == "stochastic"):
         name = "state_dtype" if want.state else "rounding"
@@ -297,7 +297,7 @@ def described_groups(name: str, groups: Sequence[Group], of: GroupOptions) -> st
     for number, group in enumerate(groups):
         usual = {**USUAL, **{spec.name: spec.default for spec in fields(of.rules.of(group).hyper)}}
         shown = {
-            key: in_words(value)
+            key: as_plain_value(value)
             for key, value in group.items()
             if key not in ("params", "param_names")
             and (key == "lr" or key not in usual or not _same(value, usual[key]))

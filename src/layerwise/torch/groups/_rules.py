@@ -18,7 +18,7 @@ from layerwise.options.by_name import is_by_name
 from layerwise.options.checks import alternatives, flag, number
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
-from layerwise.storage.options import OPTIONS, checked
+from layerwise.storage.options import OPTIONS, checked_option
 from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._settings import PLAIN, RATES, is_fixed, is_on_device
 
@@ -63,7 +63,7 @@ class RuleOptions:
             return self.hyper.check(name, value)
         if name == "blocks":
             return value if is_by_name(value) else in_plain_form(name, value)
-        return checked(name, value) if name in OPTIONS else flag(name, value)
+        return checked_option(name, value) if name in OPTIONS else flag(name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _kind, (self.rule.__name__, self.hyper, self.defaults)  # modules cannot be pickled
@@ -119,10 +119,10 @@ class RulePerGroup(RulePerOptimizer):
 
     def of(self, group: Group) -> RuleOptions:
         name = group.get(RULE)
-        return self._kinds[name] if isinstance(name, str) and name in self._kinds else self._kind(name_of(name))
+        return self._kinds[name] if isinstance(name, str) and name in self._kinds else self._kind(rule_name(name))
 
     def named(self, group: Group) -> GroupDict:
-        return {**group, RULE: name_of(group.get(RULE))}
+        return {**group, RULE: rule_name(group.get(RULE))}
 
     def _kind(self, name: str) -> RuleOptions:
         if name not in self._kinds:
@@ -133,7 +133,7 @@ class RulePerGroup(RulePerOptimizer):
         return self._kinds[name]
 
 
-def name_of(given: object) -> str:
+def rule_name(given: object) -> str:
     """Return the name of an optimizer that a group names in any case, or passes as a class."""
     if given is None:
         raise HyperparameterError(f"a group of Mixed needs a `{RULE}`. {WAY_OUT}")

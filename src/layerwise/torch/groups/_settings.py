@@ -18,8 +18,8 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options.by_name import ByName
 from layerwise.options.checks import as_float
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Scalar, T
-from layerwise.storage.options import Wanted
+from layerwise.rules.requests import Scalar, T
+from layerwise.storage.options import RequestedStorage
 from layerwise.torch.groups._members import Group, GroupDict
 
 # Keys that change from step to step, so that plans must not depend on them.
@@ -38,7 +38,7 @@ class CheckedGroup(NamedTuple):
 
     rule: ModuleType
     h: Hyper
-    want: Wanted
+    want: RequestedStorage
     blocks: ByName
 
 
@@ -66,7 +66,7 @@ class CheckedSettings:
         """Whether no option can change without being replaced."""
         self._on = list(map(rates_on, groups))
         self.each = [self.named(i, check, group) for i, group in enumerate(groups)]
-        asks = any(checked.h.asks_of_model for checked in self.each)
+        asks = any(checked.h.needs_model_sum for checked in self.each)
         self.hs = [counted(checked.h) if asks else checked.h for checked in self.each]
         """The settings of each group, whose gradients may count in a norm that clips others."""
         each = zip(self.hs, groups, self.each, strict=True)
@@ -75,7 +75,7 @@ class CheckedSettings:
 
     def named(self, i: int, check: Callable[[GroupDict], T], group: GroupDict) -> T:
         """Return the result of checking a group; an error names the group, if there are several."""
-        with of_group(self.of[i] if len(self._sizes) > 1 else None):
+        with naming_group(self.of[i] if len(self._sizes) > 1 else None):
             return check(group)
 
     def unchanged(self, groups: Sequence[GroupDict]) -> bool:
@@ -143,7 +143,7 @@ def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     return value if value.ndim == 0 else value.reshape(())
 
 
-def at_hand(value: T) -> T | float:
+def host_value(value: T) -> T | float:
     """Return the number in a tensor of one element, for which the host then waits."""
     return value.item() if isinstance(value, Tensor) else value
 
@@ -176,7 +176,7 @@ def is_on_device(x: Scalar) -> bool:
 
 
 @contextmanager
-def of_group(number: int | None) -> Iterator[None]:
+def naming_group(number: int | None) -> Iterator[None]:
     """Name the parameter group in errors about options, unless there is only one group."""
     try:
         yield

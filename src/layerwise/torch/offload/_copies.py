@@ -20,7 +20,7 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 """Sources and targets of copies."""
 
 
-class Arrival:
+class CopyEnd:
     """The end of copies that the host has already waited for."""
 
     def wait(self) -> None:
@@ -30,7 +30,7 @@ class Arrival:
         """Let all further work of the device wait for it; the host continues."""
 
 
-def wait_for(arrivals: Iterable[Arrival]) -> None:
+def wait_for(arrivals: Iterable[CopyEnd]) -> None:
     """Let the host wait for these."""
     for arrival in arrivals:
         arrival.wait()
@@ -47,14 +47,14 @@ class Copies:
         """Return this many bytes of host memory."""
         return torch.empty(size, dtype=torch.uint8)
 
-    def copy(self, pairs: Pairs, back: bool) -> Arrival:
+    def copy(self, pairs: Pairs, back: bool) -> CopyEnd:
         """Begin to copy from the device to the host, or back."""
         for source, target in pairs:
             target.copy_(source)
-        return Arrival()
+        return CopyEnd()
 
 
-class Recorded(Arrival):
+class StreamCopyEnd(CopyEnd):
     """The end of copies on a stream."""
 
     def __init__(self, module: Any, stream: Any) -> None:
@@ -68,7 +68,7 @@ class Recorded(Arrival):
         self._module.current_stream(self._stream.device).wait_event(self._event)
 
 
-class Streamed(Copies):
+class StreamCopies(Copies):
     """Copies on two streams of a device, one for each direction."""
 
     def __init__(self, device: torch.device) -> None:
@@ -81,7 +81,7 @@ class Streamed(Copies):
         except RuntimeError as problem:
             raise unpinned(size, problem) from problem
 
-    def copy(self, pairs: Pairs, back: bool) -> Arrival:
+    def copy(self, pairs: Pairs, back: bool) -> CopyEnd:
         stream = self._streams[back]
         stream.wait_stream(self._module.current_stream(self._device))
         with self._module.stream(stream):
@@ -89,7 +89,7 @@ class Streamed(Copies):
                 target.copy_(source, non_blocking=True)
                 # The memory on the device is not reused before the copy has ended.
                 (target if back else source).record_stream(stream)
-        return Recorded(self._module, stream)
+        return StreamCopyEnd(self._module, stream)
 
 
 def unpinned(size: int, problem: Exception) -> EngineError:
@@ -100,7 +100,7 @@ def unpinned(size: int, problem: Exception) -> EngineError:
     )
 
 
-KINDS: dict[str, Callable[[torch.device], Copies]] = {"cuda": Streamed, "xpu": Streamed}
+KINDS: dict[str, Callable[[torch.device], Copies]] = {"cuda": StreamCopies, "xpu": StreamCopies}
 """By device type; for others, copies block."""
 
 
@@ -111,7 +111,7 @@ def copies_of(device: torch.device) -> Copies:
     return Copies() if make is None else make(device)
 
 
-def begin(pairs: Pairs, back: bool = False) -> list[Arrival]:
+def begin_copies(pairs: Pairs, back: bool = False) -> list[CopyEnd]:
     """Begin to copy from each device to the host, or back."""
     found: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
     for source, target in pairs:

@@ -14,17 +14,17 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from layerwise.core.step import keep_latest
 from layerwise.engines.addresses import States
 from layerwise.torch.offload import _copies
-from layerwise.torch.offload._copies import HOST, Arrival, wait_for
+from layerwise.torch.offload._copies import HOST, CopyEnd, wait_for
 from layerwise.torch.offload._ring import SLOTS, Ring, RingKey, RingSlot, aligned, laid_out_as
 from layerwise.torch.sharding._cuts import is_dtensor, like, local
 from layerwise.torch.step._work import Work
 
 RING = 1 << 28  # bytes, by default
-RETURNING: MutableMapping[Tensor, list[Arrival]] = WeakTensorKeyDictionary()
+RETURNING: MutableMapping[Tensor, list[CopyEnd]] = WeakTensorKeyDictionary()
 """The ends of the last copies of weights to the device, by parameter: they may outlive the optimizer."""
 
 
-class Arrived(NamedTuple):
+class SentPart(NamedTuple):
     """A part whose gradients are on their way, or have arrived."""
 
     params: list[int]  # their ids
@@ -42,10 +42,12 @@ class Host:
         """The number of backward passes per step."""
         self.by_module: set[int] = set()
         """The ids of the parameters for which modules wait, through `follow`."""
-        self.sums: Sums | None = None
+        self.sums: GradientSums | None = None
         """The gradients, if they are added up on the host and not on the device."""
         self._passes: Counter[int] = Counter()  # by the parameters' ids
-        self._twins: MutableMapping[Tensor, Twin] = WeakTensorKeyDictionary()  # of parameters that are on a device
+        self._twins: MutableMapping[Tensor, HostWeights] = (
+            WeakTensorKeyDictionary()
+        )  # of parameters that are on a device
         self._now: Ring | None = None  # the ring that has the memory
         self.forget()
 
@@ -108,7 +110,7 @@ class Host:
             ahead, slot.ahead = slot.ahead, None
             yield work.part(part, grads)._replace(ahead=ahead)
 
-    def arrived(self, p: Tensor) -> Arrived | None:
+    def arrived(self, p: Tensor) -> SentPart | None:
         """Begin to copy a complete gradient, if the next step is expected to be like the last one, and there is room.
 
         Return the part of the step whose gradients are all on their way, unless it is already known.
@@ -125,7 +127,7 @@ class Host:
             return None
         slot = now.send({i: g}, [i])
         found = None if slot is None or slot.ahead is not None else now.complete(i, slot)
-        return None if slot is None or found is None else Arrived([now.params[j] for j in found[0]], found[1], slot)
+        return None if slot is None or found is None else SentPart([now.params[j] for j in found[0]], found[1], slot)
 
     def count_anew(self, params: Iterable[Tensor]) -> None:
         """Begin to count the passes of parameters that step."""
@@ -149,7 +151,7 @@ class Host:
     def send_back(self, params: Sequence[Tensor]) -> None:
         """Begin to copy weights to the device."""
         pairs = self._pairs(params)
-        arrivals = _copies.begin([(twin.here, local(p.detach())) for p, twin in pairs], back=True)
+        arrivals = _copies.begin_copies([(twin.here, local(p.detach())) for p, twin in pairs], back=True)
         increment_version([x for p, _ in pairs for x in {id(x): x for x in (p, local(p))}.values()])
         for p, twin in pairs:
             twin.is_same(p)
@@ -162,7 +164,7 @@ class Host:
 
     def returned(self, params: Iterable[Tensor]) -> None:
         """Make devices wait for new weights, except those that a module hook waits for."""
-        follow(p for p in params if id(p) not in self.by_module)
+        make_devices_wait(p for p in params if id(p) not in self.by_module)
 
     # ---- weights
 
@@ -172,13 +174,13 @@ class Host:
         sizes = [(local(p).nbytes, aligned(local(p).nbytes)) for p in new]
         memory = _copies.pinned(sum(room for _, room in sizes), new)
         for p, end, (size, room) in zip(new, accumulate(room for _, room in sizes), sizes, strict=True):
-            self._twins[p] = Twin(p, memory[end - room : end - room + size])
+            self._twins[p] = HostWeights(p, memory[end - room : end - room + size])
 
     def _weights(self, p: Tensor) -> Tensor:
         found: Tensor = p if p.device == HOST else self._twins[p].whole
         return found
 
-    def _pairs(self, params: Iterable[Tensor]) -> list[tuple[Tensor, Twin]]:
+    def _pairs(self, params: Iterable[Tensor]) -> list[tuple[Tensor, HostWeights]]:
         return [(p, self._twins[p]) for p in params if p.device != HOST]
 
     def _bring(self, params: Sequence[Tensor]) -> None:
@@ -187,19 +189,19 @@ class Host:
         for p in params:
             RETURNING.pop(p, None)
         if old := [(p, twin) for p, twin in self._pairs(params) if not twin.is_current(p)]:
-            wait_for(_copies.begin([(local(p.detach()), twin.here) for p, twin in old]))
+            wait_for(_copies.begin_copies([(local(p.detach()), twin.here) for p, twin in old]))
             increment_version([twin.here for _, twin in old])
             for p, twin in old:
                 twin.is_same(p)
 
 
-def follow(params: Iterable[Tensor]) -> None:
+def make_devices_wait(params: Iterable[Tensor]) -> None:
     """Make the devices wait for the weights of these parameters, if they are on their way."""
     for arrival in _returning(params):
         arrival.follow()
 
 
-def _returning(params: Iterable[Tensor]) -> list[Arrival]:
+def _returning(params: Iterable[Tensor]) -> list[CopyEnd]:
     """Return the ends of copies that bring these parameters' weights back."""
     return list({id(one): one for p in params for one in RETURNING.get(p, ())}.values())
 
@@ -226,7 +228,7 @@ class HostMemory:
         return (here.shape, here.dtype, cut) == (self.here.shape, self.here.dtype, is_dtensor(self.whole))
 
 
-class Twin(HostMemory):
+class HostWeights(HostMemory):
     """The weights of one parameter on the host."""
 
     _seen: tuple[int, int, int] | None = None
@@ -245,24 +247,24 @@ def _written(p: Tensor) -> tuple[int, int, int]:
     return p._version, here._version, here.data_ptr()
 
 
-class Sum(HostMemory):
+class GradientSum(HostMemory):
     """The gradients of one parameter, added up as on a device."""
 
-    arrivals: list[Arrival]
+    arrivals: list[CopyEnd]
     counts = False  # whether a gradient has arrived since the last ones were forgotten
 
 
-class Sums:
+class GradientSums:
     """The sums of all parameters. Of later passes' gradients, at most `most` bytes are on their way."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._sums: MutableMapping[Tensor, Sum] = WeakTensorKeyDictionary()
-        self._coming: deque[tuple[Sum, Tensor, list[Arrival]]] = deque()
+        self._sums: MutableMapping[Tensor, GradientSum] = WeakTensorKeyDictionary()
+        self._coming: deque[tuple[GradientSum, Tensor, list[CopyEnd]]] = deque()
         self._free: dict[int, list[Tensor]] = {}
 
     @property
-    def count(self) -> bool:
+    def has_any(self) -> bool:
         """Whether there are any."""
         return any(one.counts for one in self._sums.values())
 
@@ -272,12 +274,12 @@ class Sums:
         here, size = local(g), local(g).nbytes
         one = self._sums.get(p)
         if one is None or not (one.counts or one.fits(g)):
-            one = self._sums[p] = Sum(g, _copies.pinned(size, [here]))
+            one = self._sums[p] = GradientSum(g, _copies.pinned(size, [here]))
         if not one.counts:
-            one.arrivals, one.counts = _copies.begin([(here, one.here)]), True
+            one.arrivals, one.counts = _copies.begin_copies([(here, one.here)]), True
         else:
             memory = self._free[size].pop() if self._free.get(size) else _copies.pinned(size, [here])
-            self._coming.append((one, memory, _copies.begin([(here, laid_out_as(one.here, memory))])))
+            self._coming.append((one, memory, _copies.begin_copies([(here, laid_out_as(one.here, memory))])))
             while sum(memory.numel() for _, memory, _ in self._coming) > self._most:
                 self._take()
         p.grad = None

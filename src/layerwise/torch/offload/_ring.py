@@ -16,9 +16,9 @@ from layerwise.core.slot import own_entries
 from layerwise.core.step import Snapshot
 from layerwise.engines.addresses import States
 from layerwise.torch.offload import _copies
-from layerwise.torch.offload._copies import HOST, Arrival, wait_for
+from layerwise.torch.offload._copies import HOST, CopyEnd, wait_for
 from layerwise.torch.sharding._cuts import local
-from layerwise.torch.step._ahead import Ahead
+from layerwise.torch.step._measured_step import MeasuredStep
 from layerwise.torch.step._work import Work
 
 Grads = Sequence[Tensor] | Mapping[int, Tensor]  # by their places in the work
@@ -33,8 +33,8 @@ class RingSlot:
     def __init__(self, memory: Tensor) -> None:
         self.memory = memory
         self.part: int | None = None
-        self.arrivals: list[Arrival] = []
-        self.ahead: Ahead | None = None
+        self.arrivals: list[CopyEnd] = []
+        self.ahead: MeasuredStep | None = None
         self._sent: dict[int, tuple[ReferenceType[Tensor], int, int]] = {}
 
     def has(self, i: int, g: Tensor) -> bool:
@@ -99,7 +99,7 @@ class Ring:
         """Return True if the state consists of the same arrays as after the last step."""
         if self._seen is None or not self._seen.consists_of(work.params, states):
             return False
-        return self._seen.lies_as(_arrays(work, states))
+        return self._seen.same_memory(_arrays(work, states))
 
     def see(self, work: Work, states: States) -> None:
         """Record the state."""
@@ -124,7 +124,7 @@ class Ring:
         new = [i for i in which if grads[i].device != HOST and not slot.has(i, grads[i])]
         if new:
             slot.leave()
-            slot.arrivals += _copies.begin([(grads[i], self._view(slot, i, grads[i])) for i in new])
+            slot.arrivals += _copies.begin_copies([(grads[i], self._view(slot, i, grads[i])) for i in new])
             for i in new:
                 slot.note(i, grads[i])
         return slot

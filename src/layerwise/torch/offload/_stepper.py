@@ -13,11 +13,11 @@ from layerwise.errors import LayerwiseError
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar
 from layerwise.torch.groups._members import Group
-from layerwise.torch.groups._settings import at_hand, check_offloaded
-from layerwise.torch.offload._host import Arrived, Host
+from layerwise.torch.groups._settings import check_offloaded, host_value
+from layerwise.torch.offload._host import Host, SentPart
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _state
-from layerwise.torch.step._ahead import add_up, at_once
+from layerwise.torch.step._measured_step import add_up, at_once
 from layerwise.torch.step._stepper import Stepper
 from layerwise.torch.step._work import Work
 
@@ -46,7 +46,7 @@ class OffloadedStepper(Stepper):
         work, groups = super().work_of(asked, numbers), self.optimizer.param_groups
         for group in groups if numbers is None else [groups[i] for i in numbers]:
             check_offloaded(group)
-        lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
+        lr, weight_decay = ([*map(host_value, rates)] for rates in work.rates)
         return work._replace(rates=(lr, weight_decay))
 
     def _check_here(self, group: Group, h: Hyper) -> None:
@@ -55,14 +55,14 @@ class OffloadedStepper(Stepper):
 
     @property
     def scale(self) -> Scalar:
-        return at_hand(super().scale)
+        return host_value(super().scale)
 
-    def take(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
+    def take_step(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
         """Step parameters of a device in the host's memory."""
         host, states = self.host, self.optimizer.state
         host.count_anew(work.params)
         work = host.stepped(work)
-        together = agreement is not None or any(h.asks_of_model for h in work.hs)
+        together = agreement is not None or any(h.needs_model_sum for h in work.hs)
         if not host.knows(work, together, states):
             work, _ = self.planner.planned(work)  # everything is checked before anything is stepped
             if not self.ranks.are_known(work.params):
@@ -98,7 +98,7 @@ class OffloadedStepper(Stepper):
                 return parts
         finally:
             for p in new:  # as long as nothing is to be stepped
-                _state.forget(states, p)
+                _state.forget_state(states, p)
         for part in parts:
             part.leave()
         return [work._replace(grads_here=[g for part in parts for g in part.grads_here])]
@@ -122,7 +122,7 @@ class OffloadedStepper(Stepper):
                 with suppress(LayerwiseError):  # of settings that the step will refuse
                     self._measure(found)
 
-    def _measure(self, part: Arrived) -> None:
+    def _measure(self, part: SentPart) -> None:
         """Begin to measure with the numbers of the next step as they are now."""
         some = frozenset(part.params)
         work = self.work_of([[p for p in group["params"] if id(p) in some] for group in self.members.groups])

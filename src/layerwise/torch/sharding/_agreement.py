@@ -34,7 +34,7 @@ GRADIENT = "the gradient of"  # the prefix of keys for gradients
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
 
 
-class Skipped(Exception):  # an answer, not an error
+class StepSkipped(Exception):  # an answer, not an error
     """Raised if a process has gradients that are not finite, so that no process takes the step."""
 
 
@@ -127,7 +127,7 @@ class Agreement:
         outcome = self._of_model(outcome, sums, model)
         self._raise_problem(outcome)
         if outcome.skip:
-            raise Skipped
+            raise StepSkipped
 
     def _raise_problem(self, outcome: Outcome) -> None:
         if outcome.problem:
@@ -172,7 +172,7 @@ class Agreement:
         return outcome
 
 
-def of_gradient(name: str) -> str:
+def gradient_key(name: str) -> str:
     """Return the key of a gradient, under which processes compare theirs."""
     return f"{GRADIENT} {name!r}"
 

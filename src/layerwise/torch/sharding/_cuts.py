@@ -16,8 +16,8 @@ from torch import Tensor
 from layerwise.engines import compiled
 from layerwise.errors import GradientError, ParameterError, StateError
 from layerwise.layout.pieces import Kept
-from layerwise.storage.groups import GROUP
-from layerwise.torch.sharding._flat import Flat, any_known, checked_flat_of, flat_of
+from layerwise.storage.quantized_groups import GROUP
+from layerwise.torch.sharding._flat import FlatBuffer, any_known, checked_flat_of, flat_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -177,7 +177,7 @@ def placed(what: str, value: Any, mesh: DeviceMesh, placements: tuple[Placement,
     return found
 
 
-def cut_of(name: str, p: Any) -> Cut | Flat | None:
+def cut_of(name: str, p: Any) -> Cut | FlatBuffer | None:
     """Return the cut of a parameter, or the contents of a flat buffer; None if it is whole."""
     if not is_dtensor(p):
         return checked_flat_of(name, p)
@@ -194,7 +194,7 @@ def cut_of(name: str, p: Any) -> Cut | Flat | None:
     return Cut(mesh, placements, axes, tuple(axis for axis, x in each if x.is_replicate()))
 
 
-def cuts_of(params: list[Tensor], names: Sequence[str]) -> list[Cut | Flat | None]:
+def cuts_of(params: list[Tensor], names: Sequence[str]) -> list[Cut | FlatBuffer | None]:
     """Return the cuts of all of them; without known buffers, plain tensors are known to be whole."""
     if not any_known() and compiled.in_memory(params):
         return [None] * len(params)
@@ -254,7 +254,7 @@ def local_parts(
 
 
 def axes_of(
-    cuts: Sequence[Cut | Flat | None], copies: tuple[Axis, ...] = ()
+    cuts: Sequence[Cut | FlatBuffer | None], copies: tuple[Axis, ...] = ()
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
     """Return the axes along which tensors are cut, and those of replicas, in an order that is the same on all ranks."""
     found = [cut for cut in cuts if cut is not None]
@@ -263,7 +263,7 @@ def axes_of(
     return tuple(axes), tuple(x for x in replicas if x not in axes)
 
 
-def replicas_of(cut: Cut | Flat | None, copies: Sequence[Axis]) -> tuple[Axis, ...]:
+def replicas_of(cut: Cut | FlatBuffer | None, copies: Sequence[Axis]) -> tuple[Axis, ...]:
     """Return the axes over which a tensor is replicated. Processes with other parts of it have no copies."""
     if cut is None:
         return tuple(copies)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.core.plan import LocalPart, Place, Places, Region
+from layerwise.core.plan import LocalPart, PartSlices, Places, Region
 from layerwise.layout.pieces import Kept, Layout, Piece
 from layerwise.torch.sharding._cuts import Axis, Cut, is_dtensor
 
@@ -27,14 +27,14 @@ def parts_of_cut(
 
 
 def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) -> LocalPart:
-    part, axes, place, places = piece.part, cut.axes, None, dict[str, Place]()
+    part, axes, place, places = piece.part, cut.axes, None, dict[str, PartSlices]()
     blocks: tuple[list[int], ...] = ()
     if part is not None and part.one is not None and cut.cuts(part.axis):
         i, start, end, length = part.one
         here = [at for at, entry in enumerate(cut.local_indices(part.axis, length)) if start <= entry < end]
         before = (slice(None),) * part.axis
-        place = Place((*before, slice(here[0], here[-1] + 1) if here else slice(0, 0)))
-        one = Place((*before, slice(i, i + 1)))  # of a statistic with a number for each block
+        place = PartSlices((*before, slice(here[0], here[-1] + 1) if here else slice(0, 0)))
+        one = PartSlices((*before, slice(i, i + 1)))  # of a statistic with a number for each block
         places = {key: one for key, extends in kept.items() if extends is not None and not extends[part.axis]}
     elif part is not None and part.drop and any(map(cut.cuts, part.dims())):
         blocks = tuple(cut.local_indices(d, piece.shape[d]) for d in sorted(part.dims()))

@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.core.plan import LocalPart, Places, Region
-from layerwise.drivers import ToBring
+from layerwise.drivers import GatherRequest
 from layerwise.options import checks
-from layerwise.rules.matrices import PER_NUMBER
+from layerwise.rules.newton_schulz import PER_NUMBER
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._flat import seen
+from layerwise.torch.sharding._flat import cuttable_shape
 
 Shape = tuple[int, ...]
 # The number of elements of whole tensors on a rank that travel together, unless it is one tensor: large enough that a
@@ -70,7 +70,7 @@ class Route:
     @cached_property
     def shape(self) -> Shape:
         """The shape of the tensor that is brought together."""
-        return tuple(n if d in self.dims else self.here[d] for d, n in enumerate(seen(self.held.piece)))
+        return tuple(n if d in self.dims else self.here[d] for d, n in enumerate(cuttable_shape(self.held.piece)))
 
     @cached_property
     def regions(self) -> list[Region]:
@@ -100,22 +100,22 @@ class Owners:
         self._loads: dict[tuple[Axis, ...], np.ndarray] = {}
         self._sizes: dict[object, np.ndarray] = {}
 
-    def routes(self, wholes: Sequence[ToBring], helds: Sequence[LocalPart]) -> list[Route]:
+    def routes(self, wholes: Sequence[GatherRequest], helds: Sequence[LocalPart]) -> list[Route]:
         """Return the routes of tensors, given a part of each. The largest work is assigned first."""
         works = [_work(one, held) for one, held in zip(wholes, helds, strict=True)]
         order = sorted(range(len(works)), key=lambda i: -works[i])
         found = {i: self._route(wholes[i], helds[i], works[i]) for i in order}
         return [found[i] for i in range(len(works))]
 
-    def _route(self, one: ToBring, held: LocalPart, work: float) -> Route:
+    def _route(self, one: GatherRequest, held: LocalPart, work: float) -> Route:
         dims = one.whole.kept + one.whole.summed
         if held.box is not None or not held.piece.shape:  # boxes are cut in all dimensions at once
-            dims = tuple(range(len(seen(held.piece))))
+            dims = tuple(range(len(cuttable_shape(held.piece))))
         needed = [axis for axis, d in held.axes if d is None or d in dims]
         cut = tuple(axis for axis in self._axes if axis in needed)
         cutting = _in_hops(cut)
         replicas = _in_hops([axis for axis in self._axes if axis in held.replicas])
-        key = held.cut, seen(held.piece), dims
+        key = held.cut, cuttable_shape(held.piece), dims
         if key not in self._sizes:
             self._sizes[key] = _sizes(held, dims, cut)
         sizes = self._sizes[key].reshape([len(axis.ranks) for axis in cutting])
@@ -129,15 +129,15 @@ class Owners:
         return Route(held, dims, tuple(one.whole.terms.shape), cut, replicas, cutting, sizes, owner)
 
 
-def _work(one: ToBring, held: LocalPart) -> float:
+def _work(one: GatherRequest, held: LocalPart) -> float:
     """Return the multiplications of an iteration: k²·n for each matrix, whose shorter side has k rows."""
-    shape = seen(held.piece)
+    shape = cuttable_shape(held.piece)
     sides = [prod(shape[d] for d in some) for some in (one.whole.kept, one.whole.summed)]
     return float(prod(shape) * min(sides))
 
 
 def _sizes(held: LocalPart, dims: Shape, axes: Sequence[Axis]) -> np.ndarray:
-    element = torch.empty(1, device="meta").expand(seen(held.piece))
+    element = torch.empty(1, device="meta").expand(cuttable_shape(held.piece))
     found = np.zeros([len(axis.ranks) for axis in axes])
     for at in _places(axes):
         found[at] = sum(element[one].numel() for one in _regions(held, dims, axes, at))
@@ -172,7 +172,7 @@ def _folded(axes: Sequence[Axis], at: Places) -> Places:
     return tuple(found)
 
 
-class Leg(NamedTuple):
+class Message(NamedTuple):
     """One message: the parts that this rank sends along an axis, and those that arrive, in an order that all know."""
 
     axis: Axis
@@ -182,23 +182,23 @@ class Leg(NamedTuple):
     taken: list[int]
     copies: bool = False  # whether all ranks get the same: everything that is here
 
-    def reversed(self, copies: bool = False) -> Leg:
+    def reversed(self, copies: bool = False) -> Message:
         """Return the message in the other direction."""
-        return Leg(self.axis, self.coming, self.sent, self.taken, self.given, copies)
+        return Message(self.axis, self.coming, self.sent, self.taken, self.given, copies)
 
 
 class Wave(NamedTuple):
     """Tensors that travel together: one for each owner, or several small ones."""
 
     tensors: dict[int, Route]
-    there: list[Leg]
-    back: list[Leg]
+    there: list[Message]
+    back: list[Message]
 
 
 def waves_of(routes: Sequence[Route], axes: Sequence[Axis]) -> list[Wave]:
     """Return the waves in which tensors travel, so that every owner has work in each of them."""
     turns, found = Counter[object](), list[list[int]]()
-    for i in sorted(range(len(routes)), key=lambda i: -prod(seen(routes[i].held.piece))):
+    for i in sorted(range(len(routes)), key=lambda i: -prod(cuttable_shape(routes[i].held.piece))):
         whose = routes[i].axes, routes[i].owner
         if turns[whose] == len(found):
             found.append([])
@@ -218,7 +218,7 @@ def _most(routes: Sequence[Route]) -> int:
     """Return the number of elements on the owner with most of them."""
     sizes = defaultdict[object, int](int)
     for one in routes:
-        sizes[one.axes, one.owner] += prod(seen(one.held.piece))
+        sizes[one.axes, one.owner] += prod(cuttable_shape(one.held.piece))
     return max(sizes.values())
 
 
@@ -231,7 +231,7 @@ def _wave(tensors: dict[int, Route], axes: Sequence[Axis]) -> Wave:
     return Wave(tensors, there, list(back))
 
 
-def _leg(axis: Axis, tensors: dict[int, Route]) -> Leg:
+def _leg(axis: Axis, tensors: dict[int, Route]) -> Message:
     """Return the message that takes tensors along an axis to their owners' places."""
     near, far = list[tuple[int, int, int]](), list[tuple[int, int, int]]()  # other rank, tensor, elements
     for i, route in tensors.items():
@@ -245,7 +245,7 @@ def _leg(axis: Axis, tensors: dict[int, Route]) -> Leg:
     for total, each in zip(totals, (sent, coming), strict=True):
         for other, _, n in each:
             total[other] += n
-    return Leg(axis, [(i, n) for _, i, n in sent], [(i, n) for _, i, n in coming], *totals)
+    return Message(axis, [(i, n) for _, i, n in sent], [(i, n) for _, i, n in coming], *totals)
 
 
 # All-to-all connects every rank with every other. Among thousands that takes longer than the transfer, and needs more

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from layerwise.core.plan import LocalPart
-from layerwise.drivers import TensorRequest, ToBring
-from layerwise.rules.asks import Array, ModelSum, Now
+from layerwise.drivers import GatherRequest, SharedRequest
+from layerwise.rules.requests import Array, ModelSquares, Now
 from layerwise.torch.sharding._agreement import Agreement, Report, reduced
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._exchange import exchanged
-from layerwise.torch.sharding._flat import seen
+from layerwise.torch.sharding._flat import cuttable_shape
 from layerwise.torch.sharding._routes import Owners, Wave, waves_of
+from layerwise.torch.sharding._whole_tensors import exchange_wholes
 
 
-class Skips(NamedTuple):
+class SkipDecision(NamedTuple):
     """The decision of this process to skip the step, and the possible reasons for it."""
 
     now: bool
@@ -37,13 +37,13 @@ class RankSums:
 
     def __init__(self, agreement: Agreement, jobs: Sequence[LocalPart], described: str) -> None:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
-        self._rounds: list[Round] = []
+        self._rounds: list[SumRound] = []
         self._axes = (*agreement.axes, *agreement.replicas)  # in an order that is the same on all ranks
         self._owners = Owners(self._axes)
         self._waves: dict[tuple[int, ...], list[Wave]] = {}  # by the jobs with parts of the tensors
         self._stepper = ""
 
-    def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, object]]) -> None:
+    def begin(self, nows: Sequence[Now], skips: SkipDecision, words: Callable[[], Mapping[str, object]]) -> None:
         """Begin a step, with this process's knowledge of it."""
         # Values that only the device knows are not compared, and nan does not equal itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
@@ -53,12 +53,12 @@ class RankSums:
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         """Report the engine of this process. Processes with different engines would wait for different sums."""
         if buckets:
-            numbers = numbers_of(self._jobs)
+            numbers = piece_numbers(self._jobs)
             stepper = f"{stepper}, {[len({numbers[job] for job in bucket}) for bucket in buckets]} at a time"
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
 
-    def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
+    def add_up(self, requests: Sequence[SharedRequest], sums: Array) -> Array:
         """Return the sums over all of the model, given the partial sums of this process."""
         sums, number = torch.as_tensor(sums), self._number
         self._number += 1
@@ -74,7 +74,7 @@ class RankSums:
             self._agreement.reach(now.layout, self._report(now), sums, now.places, now.model)
         return now.answered(sums)
 
-    def _report(self, now: Round) -> Report:
+    def _report(self, now: SumRound) -> Report:
         """Return this process's report on the step whose first sums belong to this round."""
         skips, words, stepper = self._skips, self._words, self._stepper
         said = {
@@ -85,9 +85,9 @@ class RankSums:
         print_ = hashlib.sha256(now.layout + self._fingerprint).digest()
         return Report(print_, skips.now, lambda: {**words(), **said})
 
-    def bring(self, wholes: Sequence[ToBring]) -> list[Tensor]:
+    def work_on_wholes(self, wholes: Sequence[GatherRequest]) -> list[Tensor]:
         """Return this process's parts of the works' results on whole tensors."""
-        numbers, made = numbers_of(self._jobs), dict[int, Tensor]()
+        numbers, made = piece_numbers(self._jobs), dict[int, Tensor]()
         for dtypes in sorted({_dtypes(one) for one in wholes}, key=str):
             alike = (one for one in wholes if _dtypes(one) == dtypes)
             tensors = [list(some) for _, some in groupby(alike, lambda one: numbers[one.job])]
@@ -96,13 +96,13 @@ class RankSums:
                 routes = self._owners.routes([some[0] for some in tensors], [self._jobs[job] for job in firsts])
                 self._waves[firsts] = waves_of(routes, self._axes)
             parts = [torch.cat([one.whole.terms.reshape(-1) for one in some]) for some in tensors]
-            done = exchanged(self._waves[firsts], parts, [some[0].whole.work for some in tensors], *dtypes)
+            done = exchange_wholes(self._waves[firsts], parts, [some[0].whole.work for some in tensors], *dtypes)
             for some, own in zip(tensors, done, strict=True):
                 for one, x in zip(some, torch.split(own, [one.whole.terms.numel() for one in some]), strict=True):
                     made[one.job] = x.view(one.whole.terms.shape)
         return [made[one.job] for one in wholes]
 
-    def _complete(self, now: Round, sums: Tensor) -> None:
+    def _complete(self, now: SumRound, sums: Tensor) -> None:
         for axis, places in zip(self._agreement.axes, now.places, strict=True):
             if len(places):
                 sums[places] = reduced(axis, sums[places])
@@ -110,17 +110,17 @@ class RankSums:
             sums[now.model] = sums[now.model].sum()
 
 
-def _dtypes(one: ToBring) -> tuple[torch.dtype, torch.dtype]:
+def _dtypes(one: GatherRequest) -> tuple[torch.dtype, torch.dtype]:
     """Return the dtype of a tensor, and the one in which it is sent."""
     own, sent = one.whole.terms.dtype, one.whole.dtype
     return own, own if sent is None or own.is_complex else getattr(torch, sent)
 
 
 @dataclass(frozen=True)
-class Round:
+class SumRound:
     """The destinations of the partial sums of one round."""
 
-    requests: list[TensorRequest]
+    requests: list[SharedRequest]
     places: list[Tensor]  # the numbers that are added up over each axis
     model: Tensor  # the numbers that make up the model's sum: one of each tensor
     layout: bytes  # a hash of them that must be the same on all ranks
@@ -142,11 +142,11 @@ class Round:
 
 def round_of(
     jobs: Sequence[LocalPart],
-    requests: Sequence[TensorRequest],
+    requests: Sequence[SharedRequest],
     axes: Sequence[Axis],
     device: torch.device,
     described: str,
-) -> Round:
+) -> SumRound:
     """Return the round of these requests.
 
     A request of a piece has one total for each entry along the dimensions that are not summed. Boxes of the piece, on
@@ -169,7 +169,7 @@ def round_of(
         for axis, numbers_there in zip(axes, places, strict=True):
             if any(other == axis and (d is None or d in q.dims) for other, d in held.axes):
                 numbers_there.append(own)
-        if q.request is ModelSum:
+        if q.request is ModelSquares:
             model.append(own)
 
     def there(each: Sequence[np.ndarray]) -> Tensor:
@@ -180,17 +180,17 @@ def round_of(
     layout = hashlib.sha256(f"{described} {labels}".encode()).digest()
     alike = np.array_equal(into, np.arange(length)) and not again
     destinations = None if alike else there([into])
-    return Round(list(requests), list(map(there, places)), there(model), layout, destinations, there(again), length)
+    return SumRound(list(requests), list(map(there, places)), there(model), layout, destinations, there(again), length)
 
 
 def _common(
-    jobs: Sequence[LocalPart], requests: Sequence[TensorRequest]
-) -> dict[tuple[int, int], list[tuple[LocalPart, TensorRequest, slice]]]:
+    jobs: Sequence[LocalPart], requests: Sequence[SharedRequest]
+) -> dict[tuple[int, int], list[tuple[LocalPart, SharedRequest, slice]]]:
     """Return the requests of parts by the tensor and request that they belong to: a tensor's number, and how many come
     before.
     """
-    numbers, asked, at = numbers_of(jobs), Counter[int](), 0
-    found: dict[tuple[int, int], list[tuple[LocalPart, TensorRequest, slice]]] = {}
+    numbers, asked, at = piece_numbers(jobs), Counter[int](), 0
+    found: dict[tuple[int, int], list[tuple[LocalPart, SharedRequest, slice]]] = {}
     for q in requests:
         found.setdefault((numbers[q.job], asked[q.job]), []).append((jobs[q.job], q, slice(at, at + q.length)))
         asked[q.job] += 1
@@ -198,24 +198,24 @@ def _common(
     return found
 
 
-def _cells(held: LocalPart, q: TensorRequest) -> np.ndarray:
+def _cells(held: LocalPart, q: SharedRequest) -> np.ndarray:
     """Return the places of a request's totals, one for each entry along the dimensions that it does not run over."""
     if held.box is None:
         return np.arange(q.length)
-    shape = tuple(1 if d in q.dims or d in q.once else n for d, n in enumerate(seen(held.piece)))
+    shape = tuple(1 if d in q.dims or d in q.once else n for d, n in enumerate(cuttable_shape(held.piece)))
     return np.arange(prod(shape)).reshape(shape)
 
 
-def _touched(held: LocalPart, q: TensorRequest, cells: np.ndarray) -> np.ndarray:
+def _touched(held: LocalPart, q: SharedRequest, cells: np.ndarray) -> np.ndarray:
     """Return the places of the totals to which a part adds, in its own order."""
     if held.box is None:
         return cells
     size = tuple(1 if d in q.dims or d in q.once else n for d, n in enumerate(held.box.size))
-    found: np.ndarray = held.box.of(cells, size).ravel()
+    found: np.ndarray = held.box.take_from(cells, size).ravel()
     return found
 
 
-def numbers_of(jobs: Sequence[LocalPart]) -> list[int]:
+def piece_numbers(jobs: Sequence[LocalPart]) -> list[int]:
     """Return a number for each job that is the same on all ranks: boxes of one piece share one."""
     known: dict[Hashable, int] = {}
     each = [i if held.box is None else (held.spread, held.number) for i, held in enumerate(jobs)]

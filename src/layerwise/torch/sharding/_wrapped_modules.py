@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from layerwise.core.plan import Shape
 from layerwise.errors import ParameterError
 from layerwise.torch.sharding._cuts import is_dtensor
-from layerwise.torch.sharding._flat import flattened_in, is_known
+from layerwise.torch.sharding._flat import is_known, tensors_in
 
 NO_PASS = -1  # PyTorch's number for "no backward pass is running"
 NO_UNIT = 0  # distinct from the numbers of units, which are ids
@@ -102,5 +102,5 @@ def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
 
 def _parts(name: str, p: Tensor) -> list[tuple[str, Shape]]:
     """Return the names and shapes of the whole tensors whose parts these are."""
-    found = flattened_in(p)
+    found = tensors_in(p)
     return found if found is not None else [(name, p.shape)] if is_dtensor(p) else []

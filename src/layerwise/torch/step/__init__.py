@@ -3,5 +3,5 @@
 Begin with `_stepper.py`, the steps of one optimizer. It makes a `_work.py:Work`, lets `_planner.py` check
 (`_checks.py`) and plan it (`_plan.py`, `_state.py`), and takes the `_prepared.py:TensorStep` with one of
 `_engines.py`. Steps of some parameters alone are in `_partial.py`, steps that are measured before they are taken in
-`_ahead.py`, and warnings after the first in `_first_steps.py`.
+`_measured_step.py`, and warnings after the first in `_first_steps.py`.
 """

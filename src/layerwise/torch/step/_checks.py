@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from layerwise.engines import compiled
-from layerwise.engines.addresses import Lying, shared
+from layerwise.engines.addresses import StridedMemory, overlapping_pair
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch.arrays._library import FLOATING
 from layerwise.torch.sharding._cuts import local
@@ -43,9 +43,9 @@ def check_parameter(name: str, p: Tensor) -> None:
     if p.is_meta:
         raise ParameterError(f"{name} is on the meta device and has no values. Materialize the model first.")
     check_described(name, p)
-    if why := unreadable(p):
+    if why := why_unreadable(p):
         raise ParameterError(f"{name} {why}")
-    if lying(local(p)).overlaps_itself:
+    if memory_of(local(p)).overlaps_itself:
         raise ParameterError(f"{name} is expanded: its elements share memory. {REMAKE.format('contiguous()')}")
 
 
@@ -106,7 +106,7 @@ def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: b
     """
     found = [] if found_inf is None else [local(found_inf).reshape(()) > 0]
     if skip_nonfinite:
-        found += [_any_nonfinite(some) for (some,) in alike([g for g in grads if g.numel()])]
+        found += [_any_nonfinite(some) for (some,) in by_device_and_dtype([g for g in grads if g.numel()])]
     if any(bool(flag) for flag in found if flag.device.type == "cpu"):
         return True
     elsewhere = [flag for flag in found if flag.device.type != "cpu"]
@@ -120,7 +120,7 @@ def _any_nonfinite(grads: list[Tensor]) -> Tensor:
     return ~torch.isfinite(torch.stack(torch._foreach_norm(grads, inf))).all()
 
 
-def alike(*columns: Sequence[Tensor]) -> Iterator[list[list[Tensor]]]:
+def by_device_and_dtype(*columns: Sequence[Tensor]) -> Iterator[list[list[Tensor]]]:
     """Return rows of one device and dtype together, as `torch._foreach_` takes them."""
     rows: dict[object, list[tuple[Tensor, ...]]] = {}
     for row in zip(*columns, strict=True):
@@ -140,10 +140,10 @@ def readable(grads: list[Tensor], names: Callable[[], Iterable[str]]) -> list[Te
 
 
 def _readable(name: str, g: Tensor) -> Tensor:
-    if not unreadable(g):
+    if not why_unreadable(g):
         return g
     g = resolved(g)
-    if why := unreadable(g):
+    if why := why_unreadable(g):
         raise GradientError(f"the gradient of {name} {why}")
     return g
 
@@ -159,7 +159,7 @@ def resolved(x: Tensor) -> Tensor:
     return x.resolve_neg() if x.is_neg() and not _is_freed(x) else x
 
 
-def unreadable(x: Tensor) -> str:
+def why_unreadable(x: Tensor) -> str:
     """Return the reason why a tensor's memory does not hold its values, with the way out; empty if it does."""
     x = local(x)
     if not has_address(x) or x.layout is not torch.strided:
@@ -196,10 +196,10 @@ def has_address(x: Tensor) -> bool:
     return type(x) in BY_ADDRESS and not x.is_meta
 
 
-def lying(x: Tensor) -> Lying:
+def memory_of(x: Tensor) -> StridedMemory:
     """Return the place of a tensor."""
     size = x.element_size()
-    return Lying(x.data_ptr(), tuple(x.shape), tuple(stride * size for stride in x.stride()), size)
+    return StridedMemory(x.data_ptr(), tuple(x.shape), tuple(stride * size for stride in x.stride()), size)
 
 
 def _are_apart(tensors: Sequence[Any]) -> bool:
@@ -214,15 +214,15 @@ def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[
     """Raise if weights or state that step together share memory: each would be written twice, in any order."""
     if _are_apart([x for p in params for x in (p, *states.get(p, {}).values())]):
         return
-    by_device: dict[object, list[tuple[str, Lying]]] = {}
+    by_device: dict[object, list[tuple[str, StridedMemory]]] = {}
     for name, p in zip(names, params, strict=True):
         own = [(f"{key!r} of {name}", x) for key, x in states.get(p, {}).items()]
         for what, x in ((name, p), *own):
             here = local(x)
             if has_address(here):
-                by_device.setdefault(here.device, []).append((what, lying(here)))
+                by_device.setdefault(here.device, []).append((what, memory_of(here)))
     for arrays in by_device.values():
-        if found := shared(arrays):
+        if found := overlapping_pair(arrays):
             raise ParameterError(
                 f"{found[0]} and {found[1]} share memory, and both would be written. If the weights are tied, use "
                 "the same Parameter in both places. Otherwise give one of them memory of its own, such as a clone()."

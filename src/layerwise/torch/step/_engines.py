@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.autograd.graph import increment_version
 
-from layerwise.engines import Candidate, Engine, Job, StepInputs, compiled, gpu, required
+from layerwise.engines import Candidate, Engine, Job, StepInputs, compiled, gpu, required_engines
 from layerwise.engines.programs import printed_for
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
@@ -41,7 +41,7 @@ class ForeachEngine(RuleEngine):
         super().__init__(ListsOfTensors(), None, STACK, lists=StoredLists, name=FOREACH)
         self._anywhere = anywhere
 
-    def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
+    def reasons_to_decline(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         """Decline tensors in host memory, unless lists are required."""
         on_host = "" if self._anywhere else "on a CPU, lists are slower than one tensor at a time"
         return [on_host if job.p.device.type == "cpu" else "" for job in jobs]
@@ -131,5 +131,5 @@ def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:
         return (DIFFERENTIABLE,)
     rows = [row for row in ENGINES if row.name in LEFT[name]]
     if name in (FUSED, FOREACH):
-        return required(rows)
+        return required_engines(rows)
     return tuple(row.engine for row in rows if row.engine is not None)

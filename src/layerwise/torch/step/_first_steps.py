@@ -8,11 +8,11 @@ from itertools import islice
 import numpy as np
 from torch import Tensor
 
-from layerwise.catalog.hidden import is_called_otherwise, is_vector, is_whole
-from layerwise.core.first_step import FirstStep, WaysOut, warn_of
+from layerwise.catalog.hidden_matrices import is_embedding_or_head, is_misplaced_vector, is_unsplit_matrix
+from layerwise.core.first_step import FirstStep, WaysOut, warn_of_first_steps
 from layerwise.engines import Stats
-from layerwise.engines.compiled import AllMeasured
-from layerwise.engines.measurements import adapts
+from layerwise.engines.compiled import BatchMeasurements
+from layerwise.engines.measurements import has_trust_ratio
 from layerwise.errors import HyperparameterError
 from layerwise.options.values import Scalar
 from layerwise.torch.groups._members import Group, Members
@@ -73,12 +73,12 @@ def firsts(step: TensorStep, dues: Sequence[DueGroup], which: Collection[int]) -
     each = zip(step.plans, step.params, step.storage_plans, step.states, strict=True)
     for due in dues if measured else ():
         peak, lam = _peak(due.group), _number(due.group["weight_decay"])
-        adapted = adapts(due.h, lam)
+        adapted = has_trust_ratio(due.h, lam)
         for plan, p, storage_plan, state in islice(each, len(due.params)):
             jobs = range(at, at := at + len(plan.held))
             if not adapted or id(p) not in which:
                 continue
-            dtype = storage_plan.rounds_to(state) if storage_plan.is_low else None
+            dtype = storage_plan.rounding_dtype(state) if storage_plan.is_low else None
             if p.numel() and (dtype is not None or True in zero[jobs.start : jobs.stop]):
                 for name, found in plan.measured(on_host(measured[i]) for i in jobs):
                     yield FirstStep(name, plan.h, found, lam, peak, dtype)
@@ -92,7 +92,7 @@ def without_ratio(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collecti
         if not names or any(is_on_device(due.group.get(key)) for key in (*PEAKS, "weight_decay")):
             continue  # reading it would mean waiting for the device
         lam, peak = _number(due.group["weight_decay"]), _peak(due.group)
-        if not adapts(due.h, lam):
+        if not has_trust_ratio(due.h, lam):
             yield from (FirstStep(name, due.h, {}, lam, peak) for name in names)
 
 
@@ -106,12 +106,14 @@ def not_hidden(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[
         of_matrices = due.h.of_matrices
         for p, plan in zip(due.params, islice(each, len(due.params)), strict=True):
             if of_matrices and id(p) in new:
-                for one in plan.members:
-                    if is_vector(one.h, one.shape) or (RULE not in due.group and is_called_otherwise(one.name)):
+                for one in plan.stored_together:
+                    if is_misplaced_vector(one.h, one.shape) or (
+                        RULE not in due.group and is_embedding_or_head(one.name)
+                    ):
                         yield FirstStep(one.name, due.h, {}, 0.0, misplaced=True)
 
 
-def uncut(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
+def unblocked_matrices(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
     """Yield the first steps of matrices with these ids that are one block each, although the rule is for smaller
     blocks.
     """
@@ -119,9 +121,13 @@ def uncut(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int])
     for due in dues:
         own = list(islice(each, len(due.params)))
         if due.h.by_row:
-            found = (one for p, plan in zip(due.params, own, strict=True) if id(p) in new for one in plan.members)
+            found = (
+                one for p, plan in zip(due.params, own, strict=True) if id(p) in new for one in plan.stored_together
+            )
             yield from (
-                FirstStep(one.name, due.h, {}, 0.0, is_whole=True) for one in found if is_whole(one.h, one.shape)
+                FirstStep(one.name, due.h, {}, 0.0, is_whole=True)
+                for one in found
+                if is_unsplit_matrix(one.h, one.shape)
             )
 
 
@@ -133,7 +139,7 @@ def _peak(group: Group) -> float:
 def _began_at_zero(measured: Sequence[Stats]) -> list[bool]:
     """Return, for each job, whether the weights, or those of a block, are measured to be all zero."""
     norms, means = (
-        measured.column(name) if isinstance(measured, AllMeasured) else [one.get(name) for one in measured]
+        measured.column(name) if isinstance(measured, BatchMeasurements) else [one.get(name) for one in measured]
         for name in ("weight_norm", "weight_rms")
     )
     found = []
@@ -162,17 +168,17 @@ class FirstSteps:
         """Record, once, parameters that step too far without a trust ratio, or are not for their rule."""
         states = self._members.optimizer.state
         new = set() if self._warned else {id(p) for due in dues for p in due.params if p not in states}
-        fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
+        fast = [one for one in without_ratio(dues, plans, new) if one.rate_is_too_high]
         some = any(self._groups.blocks_of(group).is_given for group in self._members.groups)
-        self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
+        self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else unblocked_matrices(dues, plans, new))]
 
     def warn(self, step: TensorStep, dues: Sequence[DueGroup], skip: Tensor | None) -> None:
         """Warn about problems that the step shows, if it is the first of some parameters."""
         if self.odd:
             odd, self.odd, self._warned = self.odd, [], True
-            warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))
+            warn_of_first_steps(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))
         if self.waiting and not (skip is not None and skip):
             found = list(firsts(step, dues, self.waiting))
             for p in step.params:
                 self.waiting.pop(id(p), None)
-            warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))
+            warn_of_first_steps(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))

@@ -62,7 +62,7 @@ class PartialSteps:
             way_out = "Other pipeline stages run at other times. Call optimizer.step() after the backward pass."
             allowed = "None when parameters are stepped one by one"
             raise ContradictionError(sentence("model_group", allowed, group.group, way_out))
-        if h.asks_of_model:
+        if h.needs_model_sum:
             way_out = (
                 "Clipping by the global norm needs all gradients at once; max_grad_norm_per_tensor needs only one."
             )

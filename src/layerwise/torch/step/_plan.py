@@ -14,19 +14,19 @@ from torch import Tensor
 
 from layerwise.core import plan
 from layerwise.core.library import Library
-from layerwise.core.plan import fields_of
+from layerwise.core.plan import state_layout
 from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, StateError
 from layerwise.layout.blocks import Blocks
-from layerwise.layout.pieces import Kept, divided, lay_out
+from layerwise.layout.pieces import Kept, lay_out, sharded_layout
 from layerwise.options.settings import Hyper
-from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
-from layerwise.storage.options import Wanted
-from layerwise.torch.arrays._library import LIBRARY, quick
+from layerwise.storage.options import RequestedStorage
+from layerwise.storage.state_dtypes import scales_of
+from layerwise.torch.arrays._library import LIBRARY, fast_product_dtype
 from layerwise.torch.groups._members import State, without_wrappers
 from layerwise.torch.sharding._cuts import Axis, Cut, check_alike, is_dtensor, local, placed, replicas_of
-from layerwise.torch.sharding._flat import Flat, parts_in_buffer
+from layerwise.torch.sharding._flat import FlatBuffer, parts_in_buffer
 from layerwise.torch.sharding._flat._states import whole_state
 from layerwise.torch.sharding._local_parts import on_host, parts_of_cut
 from layerwise.torch.step._checks import check_gradient, check_parameter
@@ -44,7 +44,7 @@ class Plan(plan.Plan):
     name: str
     dtype: torch.dtype
     cut: Cut | None = None
-    flat: Flat | None = None
+    flat: FlatBuffer | None = None
     tensors: tuple[Plan, ...] = ()  # those of which some rank's flat buffer has a part
     replicas: tuple[Axis, ...] = ()  # the axes over which it is replicated
 
@@ -53,12 +53,12 @@ class Plan(plan.Plan):
         return self.cut is not None
 
     @property
-    def lies(self) -> Cut | Flat | None:
+    def lies(self) -> Cut | FlatBuffer | None:
         """The local part of the parameter."""
         return self.cut or self.flat
 
     @property
-    def members(self) -> tuple[Plan, ...]:
+    def stored_together(self) -> tuple[Plan, ...]:
         return self.tensors or (self,)
 
     @property
@@ -74,20 +74,22 @@ class Plan(plan.Plan):
 
     def described(self) -> Hashable:
         """Return the data that must be the same on all ranks."""
-        own = [(one.name, one.h, one.h.model_bound, tuple(one.shape), one.layout.pieces) for one in self.members]
+        own = [
+            (one.name, one.h, one.h.model_bound, tuple(one.shape), one.layout.pieces) for one in self.stored_together
+        ]
         return own, None if self.flat is None else self.flat.described()
 
     def in_words(self) -> object:
         """Return the shape in the form that ranks compare."""
         return {one.name: tuple(one.shape) for one in self.tensors} or tuple(self.shape)
 
-    def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Tensor], Tensor]:
+    def zeros_maker(self, lib: Library, field: str, dtype: str) -> Callable[[Tensor], Tensor]:
         cut, shape, kept = self.cut, self.state_shapes[field], self.kept[field]
         if cut is None and self.elementwise[field]:
             made = partial(torch.zeros_like, dtype=getattr(torch, dtype), requires_grad=False)
             return cast("Callable[[Tensor], Tensor]", made)
         if cut is None or shape is None or kept is None:
-            return super().zeros(lib, field, dtype)
+            return super().zeros_maker(lib, field, dtype)
         alike = all(kept)
 
         def make(p: Tensor) -> Tensor:
@@ -96,9 +98,9 @@ class Plan(plan.Plan):
 
         return make
 
-    def scales(self, lib: Library, p: Tensor) -> Tensor:
+    def new_scales(self, lib: Library, p: Tensor) -> Tensor:
         if self.cut is None:
-            return cast("Tensor", super().scales(lib, p))
+            return cast("Tensor", super().new_scales(lib, p))
         whole, here = scales_of(self.shape), scales_of(tuple(local(p).shape))
         kept = tuple(d < len(whole) for d in range(len(self.shape)))
         return self.cut.wrapped(lib.zeros(here, "float32", p), whole, kept)
@@ -111,7 +113,7 @@ class Plan(plan.Plan):
     def why_not_grouped(self) -> str:
         return ("" if self.lies is None else self.lies.why_not_grouped(self.shape)) or super().why_not_grouped()
 
-    def storage_plan(self, p: Tensor, want: Wanted) -> StoragePlan:
+    def storage_plan(self, p: Tensor, want: RequestedStorage) -> StoragePlan:
         """Return everything that determines the storage of a parameter, and of others with an equal plan."""
         return StoragePlan(LIBRARY, self, LIBRARY.dtype(p), want)
 
@@ -154,7 +156,7 @@ def plan_of(
     h: Hyper,
     name: str,
     blocks: Callable[[str], Blocks | None],
-    lies: Cut | Flat | None,
+    lies: Cut | FlatBuffer | None,
     device: torch.device | None = None,
     copies: tuple[Axis, ...] = (),
 ) -> Plan:
@@ -163,8 +165,8 @@ def plan_of(
     `device` is that of the step, if it differs from the parameter's; `copies` are processes with the same tensors.
     """
     replicas = replicas_of(lies, copies)
-    h = h.on(quick(device or p.device, p.dtype))
-    if not isinstance(lies, Flat):
+    h = h.with_fast_dtype(fast_product_dtype(device or p.device, p.dtype))
+    if not isinstance(lies, FlatBuffer):
         return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies, replicas)
     members = tuple(
         _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), None, replicas, anywhere=True)
@@ -196,7 +198,7 @@ def _plan_of_tensor(
     if cut is not None or anywhere or replicas:
         whole = (1,) * len(shape)
         parts = None if anywhere else whole if cut is None else cut.parts_along(len(shape))
-        layout = divided(layout, parts, prod(len(axis.ranks) for axis in replicas))
-    shapes, kept, elementwise = fields_of(rule, layout, len(shape))
+        layout = sharded_layout(layout, parts, prod(len(axis.ranks) for axis in replicas))
+    shapes, kept, elementwise = state_layout(rule, layout, len(shape))
     held = parts_of_cut(layout, kept, cut, replicas)
     return Plan(name, rule, h, shape, layout, held, shapes, kept, elementwise, dtype, cut, None, (), replicas)

@@ -129,7 +129,7 @@ class Planner:
             _state.make_missing(own, work.stepped[some], plans[some], storage_plans[some], where)
             if differentiable:
                 for state in own:
-                    _state.apart(state)
+                    _state.copy_storage(state)
             owns += map(own_entries, own)
         engines = engines_of(self._setup.engine, differentiable)
         return TensorStep(work, plans, storage_plans, states, owns, on_device, engines, agreement)
@@ -137,7 +137,7 @@ class Planner:
     def _warn_of_layouts(self, plans: Sequence[Plan], storage_plans: Sequence[StoragePlan]) -> None:
         """Warn once about each parameter whose layout does not allow the requested storage of its state."""
         for plan, own in zip(plans, storage_plans, strict=True):
-            for key, stored in own.chosen.items() if own.want.state else ():
+            for key, stored in own.dtype_per_field.items() if own.want.state else ():
                 if stored.by_layout and (plan.name, key) not in self._warned:
                     warn(f"{key!r} of {plan.name} is stored in {stored.dtype} instead of 8 bits: {stored.why}.")
                     self._warned.add((plan.name, key))

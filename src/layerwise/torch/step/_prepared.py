@@ -16,19 +16,19 @@ from torch.autograd.graph import increment_version
 from layerwise.core.library import EPSILON
 from layerwise.core.step import Snapshot, Step, StepNumbers
 from layerwise.core.storage_plan import StoragePlan
-from layerwise.engines import Changed, Counter, Engine, Stats, compiled
+from layerwise.engines import ArraysChanged, DeviceStepCount, Engine, Stats, compiled
 from layerwise.engines.addresses import States
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.options.settings import Hyper, in_words
-from layerwise.rules.asks import Array, Now, Scalar
-from layerwise.storage.options import Wanted
-from layerwise.storage.weights import MASTER, REMAINDER
-from layerwise.torch.arrays._library import LIBRARY, named, quick
-from layerwise.torch.sharding._agreement import Agreement, of_gradient
+from layerwise.options.settings import Hyper, as_plain_value
+from layerwise.rules.requests import Array, Now, Scalar
+from layerwise.storage.options import RequestedStorage
+from layerwise.storage.sixteen_bits import MASTER, REMAINDER
+from layerwise.torch.arrays._library import LIBRARY, fast_product_dtype, named
+from layerwise.torch.sharding._agreement import Agreement, gradient_key
 from layerwise.torch.sharding._cuts import local
-from layerwise.torch.sharding._sums import RankSums, Skips
-from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.step._checks import alike, unreadable
+from layerwise.torch.sharding._sums import RankSums, SkipDecision
+from layerwise.torch.step._checks import by_device_and_dtype, why_unreadable
+from layerwise.torch.step._measured_step import MeasuredStep
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._work import Work
 
@@ -40,7 +40,7 @@ def with_numbers(step: TensorStep, work: Work) -> TensorStep | None:
     if step.agreement is not None or not _differ_in_numbers((options, sizes), step.seen.settings):
         return None
     hs = (h for (h, *_), n in zip(options, sizes, strict=True) for _ in range(n))
-    hs = (h.on(quick(x.device, x.dtype)) for h, x in zip(hs, work.params_here, strict=True))
+    hs = (h.with_fast_dtype(fast_product_dtype(x.device, x.dtype)) for h, x in zip(hs, work.params_here, strict=True))
     each = ((h, EPSILON[LIBRARY.dtype(x)], plan) for h, x, plan in zip(hs, work.params_here, step.plans, strict=True))
     fitted = (h.fit(one.piece.shape, one.piece.block_dims, eps) for h, eps, plan in each for one in plan.held)
     made = step.with_numbers((options, sizes), fitted)
@@ -52,7 +52,7 @@ def with_numbers(step: TensorStep, work: Work) -> TensorStep | None:
 def _differ_in_numbers(settings: Any, before: Any) -> bool:
     (options, sizes), (others, other_sizes) = settings, before
     return sizes == other_sizes and all(
-        rest == other_rest and type(h) is type(other) and h.form() == other.form()
+        rest == other_rest and type(h) is type(other) and h.without_numbers() == other.without_numbers()
         for (h, *rest), (other, *other_rest) in zip(options, others, strict=True)
     )
 
@@ -77,7 +77,7 @@ class TensorStep(Step):
         self.states = own
         """The state of each parameter."""
         masters = [(x, local(state[MASTER])) for x, state in zip(here, own, strict=True) if MASTER in state]
-        self._masters = list(alike(*zip(*masters, strict=True)))
+        self._masters = list(by_device_and_dtype(*zip(*masters, strict=True)))
         remainders = Remainders(here, own)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
@@ -89,7 +89,7 @@ class TensorStep(Step):
         alone = self.whole and agreement is None
         self.by_engine = alone and not self._wrappers and not self._masters
         """Whether engines get these very tensors, and look at them themselves; others see views or local parts."""
-        self.counts = Counts(work, own, on_device, self.prepared.counts and alone)
+        self.counts = StepCounts(work, own, on_device, self.prepared.counts and alone)
 
     def _with_others(self, work: Work, plans: Sequence[Plan], agreement: Agreement) -> RankSums:
         stored = list(map(dtypes, work.params_here, self.states))
@@ -106,8 +106,8 @@ class TensorStep(Step):
         kept = [x for state in self.states for key, x in state.items() if key != "step"]
         return [*work.params_here, *(map(local, kept) if self._wrappers else kept)]
 
-    def take(self, work: Work, skip: Tensor | None, scale: Scalar, skips: Skips | None = None) -> None:
-        """Run the step, count it, and round master weights into their parameters; raise `Changed` like engines.
+    def take(self, work: Work, skip: Tensor | None, scale: Scalar, skips: SkipDecision | None = None) -> None:
+        """Run the step, count it, and round master weights into their parameters; raise `ArraysChanged` like engines.
 
         `skip` is only known on the device; `skips` is reported to other processes.
         """
@@ -128,7 +128,7 @@ class TensorStep(Step):
         if self._wrappers:
             increment_version(self._wrappers)
 
-    def ahead(self, work: Work, scale: Scalar, wait: Callable[[], None]) -> Ahead | None:
+    def ahead(self, work: Work, scale: Scalar, wait: Callable[[], None]) -> MeasuredStep | None:
         """Return the step if its sums are measured only after a wait; None if it has to be taken at once."""
         try:
             nows = list(self.counts.nows(*work.rates, scale))
@@ -137,17 +137,17 @@ class TensorStep(Step):
             work.leave()
             if self._remainders and not self._remainders.current:
                 return None
-            steps = self.prepared.ahead(*self.of_jobs(work.grads_here, nows))
+            steps = self.prepared.step_in_parts(*self.inputs_per_job(work.grads_here, nows))
             next(steps)
-        except Changed:
+        except ArraysChanged:
             return None
-        return Ahead(steps, wait, self.prepared, nows, self.arrays(work))
+        return MeasuredStep(steps, wait, self.prepared, nows, self.arrays(work))
 
-    def _goes_on(self, work: Work, ahead: Ahead, nows: Sequence[Now]) -> bool:
+    def _goes_on(self, work: Work, ahead: MeasuredStep, nows: Sequence[Now]) -> bool:
         return ahead.is_of(self.prepared, list(nows), self.arrays(work))
 
 
-class Counts:
+class StepCounts:
     """The step counts of parameters that step together, and the numbers that a step derives from them."""
 
     def __init__(self, work: Work, states: Sequence[Mapping[str, Tensor]], on_device: bool, by_engine: bool) -> None:
@@ -162,7 +162,7 @@ class Counts:
         self._sizes, self._made = work.sizes, StepNumbers(work.hs, work.sizes)
         self._hs: Sequence[Hyper] = work.hs
 
-    def with_settings(self, hs: Sequence[Hyper]) -> Counts:
+    def with_settings(self, hs: Sequence[Hyper]) -> StepCounts:
         """Return the same counts of groups with these settings."""
         made = copy(self)
         made._hs, made._made = hs, StepNumbers(hs, self._sizes)
@@ -174,13 +174,13 @@ class Counts:
             each = zip(self._elsewhere, self._hs, lr, weight_decay, strict=True)
             return [now for group, h, *rates in each for now in group.nows(h, (*rates, g_scale))]
         taken = compiled.counts(self._steps)
-        t = list(map((1).__add__, counts(self._steps) if taken is None else taken))
-        return self._made.of(t, lr, weight_decay, g_scale)
+        t = list(map((1).__add__, step_counts(self._steps) if taken is None else taken))
+        return self._made.nows_of_tensors(t, lr, weight_decay, g_scale)
 
     def count(self, skip: Tensor | None) -> None:
         """Count the step, if engines do not."""
         if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
-            count(self._uncounted, skip)
+            count_steps(self._uncounted, skip)
 
 
 class Remainders:
@@ -223,20 +223,20 @@ def on_host(measured: Stats) -> dict[str, Array]:
 
 
 def _words(
-    plans: Sequence[Plan], wants: Sequence[Wanted], stored: Sequence[Mapping[str, str]], nows: Sequence[Now]
+    plans: Sequence[Plan], wants: Sequence[RequestedStorage], stored: Sequence[Mapping[str, str]], nows: Sequence[Now]
 ) -> dict[str, object]:
     """Return the changing inputs of the step in words, to name those that differ on another process."""
-    words: dict[str, object] = {of_gradient(plan.name): "present" for plan in plans}
+    words: dict[str, object] = {gradient_key(plan.name): "present" for plan in plans}
     for plan, now in zip(plans, nows, strict=True):
         words[f"the rule of {plan.name!r}"] = plan.h.optimizer
         words[f"the step of {plan.name!r}"] = now.t
         words[f"lr of {plan.name!r}"], words[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
-        words |= {f"`{key}` of {plan.name!r}": in_words(value) for key, value in vars(plan.h).items()}
+        words |= {f"`{key}` of {plan.name!r}": as_plain_value(value) for key, value in vars(plan.h).items()}
         words[f"beta2 of {plan.name!r} at this step"] = now.beta2
         words[f"the shape of {plan.name!r}"] = plan.in_words()
         words["grad_scale"] = now.g_scale
     for plan, want in zip(plans, wants, strict=True):
-        words |= {f"`{key}` of {plan.name!r}": x for key, x in want.words().items()}
+        words |= {f"`{key}` of {plan.name!r}": x for key, x in want.as_options().items()}
     for plan, one in zip(plans, stored, strict=True):
         words |= {f"the dtype of {key!r} of {plan.name!r}": x for key, x in one.items()}
     return words
@@ -245,19 +245,19 @@ def _words(
 Rates = tuple[Scalar, Scalar, Scalar]  # lr, weight decay, and the scale of gradients
 
 
-def counts(steps: list[Tensor]) -> list[int]:
+def step_counts(steps: list[Tensor]) -> list[int]:
     """Return the number of steps that each of these has counted."""
     found = compiled.counts(steps)
-    if found is None and any(unreadable(step) or step.numel() != 1 for step in steps):
-        raise Changed
+    if found is None and any(why_unreadable(step) or step.numel() != 1 for step in steps):
+        raise ArraysChanged
     return [int(step.item()) for step in steps] if found is None else found
 
 
-def count(steps: list[Tensor], skip: Tensor | None) -> None:
+def count_steps(steps: list[Tensor], skip: Tensor | None) -> None:
     """Count the step in each of these, unless it was skipped."""
     if skip is None and compiled.count(steps):
         return
-    for (some,) in alike(steps):
+    for (some,) in by_device_and_dtype(steps):
         # As a list, because PyTorch may read a single tensor as a number, and wait for it.
         torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
@@ -270,7 +270,7 @@ class GroupCounts:
         # then.
         self.steps, self.on_device = steps, on_device or bool({step.device.type for step in steps} - {"cpu"})
         self.by_engine = by_engine and self.on_device
-        self._counters = [Counter(step) for step in steps] if self.by_engine else []
+        self._counters = [DeviceStepCount(step) for step in steps] if self.by_engine else []
         self._of: tuple[object, ...] = ()  # what these were made from
         self._nows: list[Now] = []
 
@@ -278,8 +278,8 @@ class GroupCounts:
         """Return each parameter's numbers of the step from these settings and rates."""
         if not self.on_device:
             lr, weight_decay, scale = rates
-            return StepNumbers([h], [len(self.steps)]).of(
-                [n + 1 for n in counts(self.steps)], [lr], [weight_decay], scale
+            return StepNumbers([h], [len(self.steps)]).nows_of_tensors(
+                [n + 1 for n in step_counts(self.steps)], [lr], [weight_decay], scale
             )
         if not self.by_engine:
             return [Now(t, *rates, beta2=_beta2(h, t)) for t in torch._foreach_add(self.steps, 1)]

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 from layerwise.core.library import FLOATING
-from layerwise.core.slot import Part, names_of, own_entries
+from layerwise.core.slot import ArraySpec, own_entries, possible_names
 from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import StateError
 from layerwise.storage.coded import DTYPES
-from layerwise.storage.groups import GROUP
-from layerwise.storage.weights import MASTER, REMAINDER
+from layerwise.storage.quantized_groups import GROUP
+from layerwise.storage.sixteen_bits import MASTER, REMAINDER
 from layerwise.torch.arrays._library import LIBRARY, LOW, named_state
 from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import is_dtensor, local
-from layerwise.torch.step._checks import has_address, lying, unreadable
+from layerwise.torch.step._checks import has_address, memory_of, why_unreadable
 from layerwise.torch.step._plan import AS_SAVED, Plan
 
-ANY = Part((), (*FLOATING, *DTYPES))  # of an earlier rule, or of earlier options
+ANY = ArraySpec((), (*FLOATING, *DTYPES))  # of an earlier rule, or of earlier options
 REMADE = (
     "Create the optimizer with the current parameters, and load its state through torch.distributed.checkpoint, "
     "which reshards it."
@@ -85,10 +85,10 @@ def make_missing(
         elif on_device and count.device != device:
             state["step"] = count.to(device)
     for storage_plan, some in groupby(zip(own, params, states, strict=True), itemgetter(0)):
-        storage_plan.put_state_in_form([(p, state) for _, p, state in some])
+        storage_plan.convert_state([(p, state) for _, p, state in some])
     for storage_plan, p, state in zip(own, params, states, strict=True):
         if storage_plan.is_low or not state.keys().isdisjoint((MASTER, REMAINDER)):
-            storage_plan.put_weights_in_form(p, state, local(p.detach()))
+            storage_plan.convert_weights(p, state, local(p.detach()))
 
 
 def counted_elsewhere(states: Iterable[State]) -> bool:
@@ -97,7 +97,7 @@ def counted_elsewhere(states: Iterable[State]) -> bool:
     return any(isinstance(step, Tensor) and step.device.type != "cpu" for step in found)
 
 
-def apart(state: State) -> None:
+def copy_storage(state: State) -> None:
     """Give the state its own storage, so that tensors that autograd keeps from the last step are not written to."""
     state.update({key: x.clone() for key, x in own_entries(state).items() if key != "step"})
 
@@ -107,7 +107,7 @@ def has_state(state: State | None) -> bool:
     return state is not None and bool(own_entries(state))
 
 
-def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
+def forget_state(states: MutableMapping[Tensor, State], p: Tensor) -> None:
     """Forget a parameter's state, except other programs' entries."""
     state = states.get(p, {})
     for key in own_entries(state):
@@ -118,7 +118,7 @@ def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
 
 def check_kept(plan: Plan, p: Tensor, state: State) -> None:
     """Raise unless the kept state of a parameter, without others' entries, is valid and on the right device."""
-    parts, own = parts_of(plan, state), {*names_of(plan.rule.State._fields), "step"}
+    parts, own = parts_of(plan, state), {*possible_names(plan.rule.State._fields), "step"}
     for key, x in state.items():
         if key != "step":
             check_values(plan, parts.get(key, ANY), key, x)
@@ -139,7 +139,7 @@ def check_kept(plan: Plan, p: Tensor, state: State) -> None:
 
 def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
     """Return the reason why a part of the state cannot be stepped in place, or an empty string."""
-    if why := unreadable(x):
+    if why := why_unreadable(x):
         return why
     if key == "step":
         _check_one(plan.name, x)
@@ -149,16 +149,16 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
     if is_dtensor(x) != (plan.cut is not None):
         kind = "a plain tensor" if plan.cut is None else "a DTensor"
         return f"must be {kind} as its parameter is. {REMADE}"
-    shares = has_address(local(x)) and lying(local(x)).overlaps_itself
+    shares = has_address(local(x)) and memory_of(local(x)).overlaps_itself
     return "is expanded: its elements share memory. Pass its contiguous()." if shares else ""
 
 
-def parts_of(plan: Plan, state: State) -> dict[str, Part]:
+def parts_of(plan: Plan, state: State) -> dict[str, ArraySpec]:
     """Return the requirements of the parts of a parameter's state."""
     return named_state(state).expected(plan, plan.dtype in LOW)
 
 
-def check_shapes(plan: Plan, parts: Mapping[str, Part], state: State) -> None:
+def check_shapes(plan: Plan, parts: Mapping[str, ArraySpec], state: State) -> None:
     """Raise unless the existing state has these shapes."""
     for key, part in parts.items():
         if key in state and tuple(state[key].shape) != part.shape:
@@ -169,7 +169,7 @@ def check_shapes(plan: Plan, parts: Mapping[str, Part], state: State) -> None:
             )
 
 
-def check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
+def check_values(plan: Plan, part: ArraySpec, key: str, value: Any) -> None:
     """Raise unless this is a tensor of numbers, or codes, to continue from."""
     if isinstance(value, Tensor):
         _check_readable(plan.name, key, value)
@@ -178,7 +178,7 @@ def check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
         raise StateError(f"{key!r} of {plan.name} must be {_allowed(plan, part)}, but is {kind}. {AS_SAVED}")
 
 
-def _allowed(plan: Plan, part: Part) -> str:
+def _allowed(plan: Plan, part: ArraySpec) -> str:
     """Return the dtypes that a part of the state may have, in words."""
     if not part.dtypes:
         whose = "full_precision_state_dict skips it and reads the 16-bit weight that it belongs to"

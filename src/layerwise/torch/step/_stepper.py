@@ -14,20 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.core.lock import OneAtATime
+from layerwise.core.lock import StepLock
 from layerwise.core.step import keep_latest, run_or_remake
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence, warn
 from layerwise.options.settings import Hyper
-from layerwise.rules.asks import Array, Scalar
+from layerwise.rules.requests import Array, Scalar
 from layerwise.torch.arrays._library import named
-from layerwise.torch.groups._members import Group, Members, apart
+from layerwise.torch.groups._members import Group, Members, distinct_name
 from layerwise.torch.groups._settings import CheckedGroup, GroupRates, capturing, check_capture, on_gpu, scalar
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
-from layerwise.torch.sharding._flat import CHANGES, stretched
+from layerwise.torch.sharding._agreement import Agreement, StepSkipped, gradient_key
+from layerwise.torch.sharding._flat import CHANGES, without_gaps
 from layerwise.torch.sharding._ranks import ProcessGroupRef, Ranks
-from layerwise.torch.sharding._sums import Skips
+from layerwise.torch.sharding._sums import SkipDecision
 from layerwise.torch.step import _checks, _state
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._planner import Planner, Setup
@@ -50,7 +50,7 @@ class Stepper:
         self.setup, self.groups, self.members = setup, setup.groups, Members(optimizer)
         self.optimizer = self.members.optimizer
         """The optimizer of these steps, by a weak reference."""
-        self.one_at_a_time = OneAtATime()
+        self.one_at_a_time = StepLock()
         self.steps: dict[bytes, TensorStep] = {}
         """The prepared steps by their parameters, the most recently taken at the end."""
         self.planner = Planner(setup, self.members)
@@ -127,7 +127,7 @@ class Stepper:
         if capturing():
             check_capture(group, self.groups.scheduled(self.members.own(), group), self.ranks.current is not None)
         per_tensor = group.get("max_grad_norm_per_tensor")
-        if h.asks_of_model and per_tensor and self.ranks.model_group is not None:
+        if h.needs_model_sum and per_tensor and self.ranks.model_group is not None:
             raise ContradictionError(
                 sentence(
                     "max_grad_norm_per_tensor",
@@ -178,7 +178,7 @@ class Stepper:
                 work = self._local(work, agreement)
             if might_skip or self.planner.resolves:
                 work = self.planner.readable(work)
-            self.take(work, might_skip, agreement)
+            self.take_step(work, might_skip, agreement)
 
     def step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
         """Step parameters in place, by what was prepared before, or by a new preparation."""
@@ -191,7 +191,7 @@ class Stepper:
                 return
         self._agreed_step(key, work, step, plans, might_skip, agreement)
 
-    take = step_work
+    take_step = step_work
 
     def _agreed_step(
         self,
@@ -206,7 +206,7 @@ class Stepper:
         skip, skips = self.to_skip(work) if might_skip else None, None
         if agreement is not None:  # other processes' reports decide as well
             scaler = getattr(self.optimizer, "found_inf", None) is not None
-            skip, skips = None, Skips(bool(skip), self.setup.skip_nonfinite, scaler)
+            skip, skips = None, SkipDecision(bool(skip), self.setup.skip_nonfinite, scaler)
         elif isinstance(skip, bool):
             self.skipped += 1
             return
@@ -218,8 +218,8 @@ class Stepper:
             step = self._taken(work, step, skip, skips, agreement)
         except Exception as answer:
             for p in new:  # a step that is not taken leaves no trace
-                _state.forget(states, p)
-            if not isinstance(answer, Skipped):
+                _state.forget_state(states, p)
+            if not isinstance(answer, StepSkipped):
                 raise
             self.skipped += 1
             return
@@ -239,9 +239,9 @@ class Stepper:
         if agreement is None:
             return
         names, grads = self.members.names_of(work.dues), work.grads
-        words = {of_gradient(name): "present" for name in names}
+        words = {gradient_key(name): "present" for name in names}
         placed: dict[int, Any] = {i: grads[i] for i in elsewhere}
-        words |= {of_gradient(names[i]): f"present, placed {g.placements}" for i, g in placed.items()}
+        words |= {gradient_key(names[i]): f"present, placed {g.placements}" for i, g in placed.items()}
         agreement.agree_on(words)
 
     @staticmethod
@@ -252,19 +252,19 @@ class Stepper:
     def unchanged(self, key: bytes, work: Work, at_once: bool) -> TensorStep | None:
         """Return the step that these parameters took before, if nothing that it depends on has changed except numbers.
 
-        If it runs `at_once`, an engine that gets these very tensors checks them itself, and may raise `Changed`.
+        If it runs `at_once`, an engine that gets these very tensors checks them itself, and may raise `ArraysChanged`.
         """
         step = None if self.groups.differentiable else self.steps.get(key)
         if step is None or not step.seen.consists_of(work.params, self.optimizer.state):
             return None
         same = step.seen.settings == work.planned_for
         looks = same and at_once and step.by_engine
-        if not looks and not step.seen.lies_as(step.arrays(work), work.grads_here):
+        if not looks and not step.seen.same_memory(step.arrays(work), work.grads_here):
             return None
         return step if same else with_numbers(step, work)
 
     def _taken(
-        self, work: Work, step: TensorStep, skip: Tensor | None, skips: Skips | None, agreement: Agreement | None
+        self, work: Work, step: TensorStep, skip: Tensor | None, skips: SkipDecision | None, agreement: Agreement | None
     ) -> TensorStep:
         """Run a step, or a new one if an engine notices that this one is no longer valid."""
         given = skip, self.scale, skips
@@ -290,7 +290,7 @@ class Stepper:
 
     def to_skip(self, work: Work) -> Tensor | bool | None:
         """Return True if this process skips the step; the gaps of a flat buffer do not count."""
-        looked_at = list(stretched(work.params, work.grads_here))
+        looked_at = list(without_gaps(work.params, work.grads_here))
         return _checks.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
 
     # ---- afterwards
@@ -305,13 +305,13 @@ class Stepper:
         if next(reversed(self.steps.values()), None) is not step:
             keep_latest(self.steps, key, step, (self.members,))
 
-    def steppers(self) -> dict[str, str]:
+    def engines_by_parameter(self) -> dict[str, str]:
         """Return, by parameters' names, the engine that took the last step of each."""
-        each = (zip(step.params, step.plans, step.stepped_by(), strict=False) for step in self.steps.values())
+        each = (zip(step.params, step.plans, step.engine_per_plan(), strict=False) for step in self.steps.values())
         latest = {p: (str(plan.name), by) for p, plan, by in chain.from_iterable(each)}
         found = dict[str, str]()
         for name, by in latest.values():
-            found[apart(name, found)] = by
+            found[distinct_name(name, found)] = by
         return found
 
     def products(self) -> Counter[str]:
@@ -327,7 +327,7 @@ class Stepper:
         found: list[str] = []
         for p, measured in latest.items():
             for name, one in measured:
-                found.append(apart(str(name), found))
+                found.append(distinct_name(str(name), found))
                 yield p, found[-1], one
 
 

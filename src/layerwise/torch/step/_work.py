@@ -13,12 +13,12 @@ from torch import Tensor
 from layerwise.options.by_name import ByName
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar
-from layerwise.storage.options import Wanted
+from layerwise.storage.options import RequestedStorage
 from layerwise.torch.groups._members import Group
 from layerwise.torch.sharding._flat import missing_gradient
 
 if TYPE_CHECKING:
-    from layerwise.torch.step._ahead import Ahead
+    from layerwise.torch.step._measured_step import MeasuredStep
 from layerwise.torch.groups._settings import CheckedGroup, CheckedSettings, GroupRates
 
 GRADIENT = attrgetter("grad")
@@ -33,7 +33,7 @@ class DueGroup(NamedTuple):
     group: Group
     rule: ModuleType
     h: Hyper
-    want: Wanted
+    want: RequestedStorage
     blocks: ByName
     params: list[Tensor]
 
@@ -51,7 +51,7 @@ class Work(NamedTuple):
     stepped: list[Tensor]
     params_here: list[Tensor]
     grads_here: list[Tensor]
-    ahead: Ahead | None = None  # its measurements
+    ahead: MeasuredStep | None = None  # its measurements
 
     @classmethod
     def of(

@@ -15,16 +15,16 @@ from layerwise.errors import StateError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching
-from layerwise.torch.checkpoints._loading import checked as checked_state
-from layerwise.torch.checkpoints._saving import saved, saved_state
+from layerwise.torch.checkpoints._loading import checked_state
+from layerwise.torch.checkpoints._saving import saved_form, saved_state
 from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import is_dtensor
-from layerwise.torch.sharding._flat import tensors_of
+from layerwise.torch.sharding._flat import tensor_names
 from layerwise.torch.sharding._flat._states import local_entry, local_state
 from layerwise.torch.sharding._local_parts import on_host
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._stepper import stepper_of
-from layerwise.torch.tools._weights import Member, checked, members
+from layerwise.torch.tools._weights import SteppedParameter, checked_optimizer, members
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import StateDict
@@ -41,13 +41,13 @@ def full_state_dict(optimizer: Optimizer) -> StateDict:
     states: dict[object, State] = {}
     numbers, groups = count(), []
     with _buffers(optimizer) as ours:
-        parts = saved(optimizer, partial(torch.optim.Optimizer.state_dict, optimizer))
+        parts = saved_form(optimizer, partial(torch.optim.Optimizer.state_dict, optimizer))
         for group, packed in zip(ours, parts["param_groups"], strict=True):
             own = [pair for one in group for pair in one.plan().whole(one.state).items()]
             keys = [next(numbers) for _ in own]
             groups.append({**packed, "params": keys, "param_names": [name for name, _ in own]})
             states |= {key: saved_state(state) for key, (_, state) in zip(keys, own, strict=True) if state}
-    return {"state": {**states, **_matching.of_others(parts)}, "param_groups": groups}
+    return {"state": {**states, **_matching.entries_beside_params(parts)}, "param_groups": groups}
 
 
 def load_full_state_dict(optimizer: Optimizer, state_dict: StateDict) -> None:
@@ -66,9 +66,9 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: StateDict) -> None:
 
 
 @contextmanager
-def _buffers(optimizer: Optimizer) -> Iterator[list[list[Member]]]:
+def _buffers(optimizer: Optimizer) -> Iterator[list[list[SteppedParameter]]]:
     """Let the groups hold their buffers, which DeepSpeed adds one by one to step them, and yield these."""
-    kept = [group["params"] for group in checked(optimizer, "full_state_dict(optimizer)").param_groups]
+    kept = [group["params"] for group in checked_optimizer(optimizer, "full_state_dict(optimizer)").param_groups]
     for group, own in zip(optimizer.param_groups, stepper_of(optimizer).members.buffers, strict=False):
         group["params"] = list(own)
     try:
@@ -78,9 +78,9 @@ def _buffers(optimizer: Optimizer) -> Iterator[list[list[Member]]]:
             group["params"] = params
 
 
-def _cut(ours: list[list[Member]], state_dict: StateDict) -> State:
-    names = [[tensor for one in group for tensor in tensors_of(one.p, one.name)] for group in ours]
-    found = _matching.aligned([{"params": each, "param_names": each} for each in names], state_dict)
+def _cut(ours: list[list[SteppedParameter]], state_dict: StateDict) -> State:
+    names = [[tensor for one in group for tensor in tensor_names(one.p, one.name)] for group in ours]
+    found = _matching.matched_params([{"params": each, "param_names": each} for each in names], state_dict)
     states: dict[object, State] = {}
     groups, numbers = [], count()
     for number, (matched, each) in enumerate(zip(found, ours, strict=True)):
@@ -90,18 +90,18 @@ def _cut(ours: list[list[Member]], state_dict: StateDict) -> State:
         called = {"params": own, "param_names": [one.name for one in each]}
         groups.append({**_matching.source_of(number, matched, state_dict["param_groups"]), **called})
         for i, one in zip(own, each, strict=True):
-            tensors = tensors_of(one.p, one.name)
+            tensors = tensor_names(one.p, one.name)
             if wholes := {name: by_name[name] for name in tensors if name in by_name}:
                 states[i] = _local(one, wholes)
-    return {"state": {**states, **_matching.of_others(state_dict)}, "param_groups": groups}
+    return {"state": {**states, **_matching.entries_beside_params(state_dict)}, "param_groups": groups}
 
 
-def _local(own: Member, wholes: Mapping[str, State]) -> State:
+def _local(own: SteppedParameter, wholes: Mapping[str, State]) -> State:
     plan = own.plan()
     if plan.flat is None:
         [found] = wholes.values()
         return dict(found)
-    each = {one.name: _numbers(plan, one, wholes.get(one.name)) for one in plan.members}
+    each = {one.name: _numbers(plan, one, wholes.get(one.name)) for one in plan.stored_together}
     steps = {int(state.pop("step")) for state in each.values()}
     if len(steps) > 1:
         raise StateError(
@@ -121,4 +121,4 @@ def _numbers(plan: Plan, member: Plan, state: object) -> State:
         raise StateError(f"the checkpoint has state for some tensors of {plan.name}, but none for {member.name}.")
     whole = {key: on_host(x) if is_dtensor(x) else x for key, x in state.items()}
     own, theirs = checked_state(member, whole, {})
-    return named_state({**theirs, **own}).in_numbers()
+    return named_state({**theirs, **own}).all_in_floating_point()

@@ -20,7 +20,7 @@ from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._wrapped_modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
 from layerwise.torch.step._partial import PartialSteps
 from layerwise.torch.step._stepper import stepper_of
-from layerwise.torch.tools._weights import checked
+from layerwise.torch.tools._weights import checked_optimizer
 
 LEFT = "this module was not stepped; the modules before it in this backward pass were"
 
@@ -196,7 +196,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
         alone: Say that no other process has these parameters, in a process that is one of several, without
             `fully_shard`.
     """
-    stepper = stepper_of(checked(optimizer, "step_in_backward(optimizer)"))
+    stepper = stepper_of(checked_optimizer(optimizer, "step_in_backward(optimizer)"))
     if stepper.in_backward:
         raise ContradictionError(
             "this optimizer already steps in the backward pass. First call remove() on the result of the other call."

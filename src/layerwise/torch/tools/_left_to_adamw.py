@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerwise.catalog.hidden import ADAMW, is_called_otherwise, rate_ratio
+from layerwise.catalog.hidden_matrices import ADAMW, adamw_rate_ratio, is_embedding_or_head
 from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options.checks import number
 from layerwise.options.settings import Hyper
 from layerwise.torch.groups._members import Group
-from layerwise.torch.groups._rules import OF_ALL_RULES, RULE, name_of
+from layerwise.torch.groups._rules import OF_ALL_RULES, RULE, rule_name
 from layerwise.torch.groups._settings import RATES as WAYS_OUT
 
 Options = dict[str, Any]
@@ -22,14 +22,14 @@ RATES = ("initial_lr", "max_lr", "min_lr")  # put into groups by schedulers
 SHARED = (*OF_ALL_RULES, "weight_decay")  # options that the rest takes over
 
 
-def called_otherwise(name: str, p: Tensor, module: nn.Module) -> bool:
+def is_named_embedding(name: str, p: Tensor, module: nn.Module) -> bool:
     """Return True if a parameter's name is that of an embedding or a head."""
-    return is_called_otherwise(name)
+    return is_embedding_or_head(name)
 
 
-def rules_of(rule: object, others: object, options: Group) -> tuple[Options, Options | None]:
+def split_options(rule: object, others: object, options: Group) -> tuple[Options, Options | None]:
     """Return the options of groups with the rule, and of those that it leaves to another; None if it leaves none."""
-    first = {**({} if rule is None else {RULE: name_of(rule)}), **options}
+    first = {**({} if rule is None else {RULE: rule_name(rule)}), **options}
     hyper = None if rule is None else ENTRIES[first[RULE]].hyper
     usual = _usual(hyper, options) if hyper is not None and hyper().of_matrices else {}
     if others is False or (others is None and not usual):
@@ -39,14 +39,14 @@ def rules_of(rule: object, others: object, options: Group) -> tuple[Options, Opt
             sentence("rule", ("given when `others` is given"), None, 'Pass one such as rule="lamb".')
         )
     own = dict(others) if isinstance(others, Mapping) else {} if others is None else {RULE: others}
-    own[RULE] = name_of(own.get(RULE, usual.get(RULE)))
+    own[RULE] = rule_name(own.get(RULE, usual.get(RULE)))
     return first, {**usual, **own} if own[RULE] == usual.get(RULE) else own
 
 
 def _usual(hyper: type[Hyper], options: Group) -> Options:
     """Return the rest's options that go with these options of a rule for hidden matrices."""
     own = {spec.name: spec.default for spec in fields(hyper)}
-    ratio = rate_ratio(hyper(**{name: options[name] for name in ("scale",) if name in options}))
+    ratio = adamw_rate_ratio(hyper(**{name: options[name] for name in ("scale",) if name in options}))
     # Keys that are not options also apply to the rest, except names of state that AdamW does not have.
     kept = {key: x for key, x in options.items() if key in SHARED or key not in own}
     if isinstance(kept.get("state_dtype"), Mapping):
@@ -62,7 +62,7 @@ def kept_by_rest(rule: type, own: Mapping[str, object], rest: Options | None) ->
     """Return the rest's options in a trainer's group, which keeps its decay, if it has one, and keys that are not
     options.
     """
-    mine = {spec.name for spec in fields(ENTRIES[name_of(rule)].hyper)}
+    mine = {spec.name for spec in fields(ENTRIES[rule_name(rule)].hyper)}
     kept = {key: x for key, x in own.items() if key in SHARED or key not in mine}
     undecayed = {"weight_decay": 0.0} if own.get("weight_decay") == 0 else {}
     return {**kept, **(rest or {}), **undecayed}

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.offload._host import RETURNING, RING, Sums, follow
+from layerwise.torch.offload._host import RETURNING, RING, GradientSums, make_devices_wait
 from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding._cuts import is_dtensor, several_processes
 from layerwise.torch.sharding._wrapped_modules import units_of
 from layerwise.torch.step._stepper import stepper_of
-from layerwise.torch.tools._weights import checked
+from layerwise.torch.tools._weights import checked_optimizer
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -48,7 +48,7 @@ class Overlap:
         """Copy in `optimizer.step()` again; a second call changes nothing."""
         stepper: OffloadedStepper | None = self._stepper()
         host = None if stepper is None else stepper.host
-        if host is not None and host.sums is not None and host.sums.count:
+        if host is not None and host.sums is not None and host.sums.has_any:
             raise ContradictionError("gradients were accumulated on the host. Call opt.zero_grad() before remove().")
         for hook in self._hooks:
             hook.remove()
@@ -56,11 +56,11 @@ class Overlap:
         if host is not None:
             host.by_module.clear()
             host.sums = None
-        follow(list(RETURNING))
+        make_devices_wait(list(RETURNING))
 
 
 def _wait(module: nn.Module, *_: object) -> None:
-    follow(module.parameters())
+    make_devices_wait(module.parameters())
 
 
 def overlap(
@@ -95,7 +95,7 @@ def overlap(
         memory: The bytes of host memory for gradients on their way. With `max_grad_norm`, and for sharded parameters,
             all gradients are in host memory together, whatever this says.
     """
-    stepper = stepper_of(checked(optimizer, "overlap(optimizer, modules)"))
+    stepper = stepper_of(checked_optimizer(optimizer, "overlap(optimizer, modules)"))
     if not isinstance(stepper, OffloadedStepper):
         raise ContradictionError("overlap() is for steps on the host. Make the optimizer with offload=True.")
     found = _called([modules] if _is_called(modules) else modules)
@@ -112,7 +112,7 @@ def overlap(
     host.most = checks.integer(1)("memory", memory, "Pass a number of bytes, such as 2**28.")
     host.forget()
     if accumulate == "host":
-        host.sums = Sums(memory)
+        host.sums = GradientSums(memory)
     return Overlap(optimizer, stepper, found)
 
 

@@ -16,7 +16,7 @@ from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._options import CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.tools._left_to_adamw import called_otherwise, check_other_params, rules_of
+from layerwise.torch.tools._left_to_adamw import check_other_params, is_named_embedding, split_options
 
 Test = Callable[[str, Tensor, nn.Module], bool]
 Places = Sequence[tuple[str, nn.Module]]  # the names of a parameter, each with the module that has it
@@ -30,7 +30,7 @@ SMALL = ("bias", "norm")  # exempt in the papers' recipes
 ARGUMENTS = ("no_decay", "no_adapt", RULE, "others", "other_params")
 # Other keys of a group.
 KEYS = {*ALL_OPTIONS, *SWITCHES, *MAY_BE_NONE, *OF_SCHEDULERS, *NOT_OF_A_GROUP, "lr_scale"}
-NO_MATRICES = (1, *SMALL, "embedding", "head", called_otherwise)  # left to others by rules for hidden matrices
+NO_MATRICES = (1, *SMALL, "embedding", "head", is_named_embedding)  # left to others by rules for hidden matrices
 # Norm at the end of a class's name, or before a suffix for variants: LlamaRMSNorm, LayerNorm2d, RMSNormGated. Classes
 # such as LayerNormLinear and Conv2dWeightNorm have matrices.
 NORM = re.compile("(?<!weight)(?<!spectral)(norm|normalization)(_?[0-9].*|act.*|gated|fp32)?$", re.IGNORECASE)
@@ -123,7 +123,7 @@ def param_groups(
             "depend on its modules."
         )
     _check_options(options)
-    first, second = rules_of(rule, others, options)
+    first, second = split_options(rule, others, options)
     check_other_params(second, other_params)
     given = {"no_decay": no_decay, "no_adapt": SMALL if no_adapt is None else no_adapt}
     given["other_params"] = () if second is None else _usual(first) if other_params is None else other_params

@@ -8,7 +8,7 @@ from torch import Tensor, optim
 from torch.optim.lr_scheduler import LambdaLR
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.options.checks import Check, Refused
+from layerwise.options.checks import Check, RefusedValue
 from layerwise.schedules import Schedule
 
 
@@ -43,7 +43,7 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
 
 def _schedule(value: object) -> Schedule:
     if not isinstance(value, Schedule):
-        raise Refused
+        raise RefusedValue
     return value
 
 

@@ -86,18 +86,18 @@ def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, stat
             _set(owners[p], value)
 
 
-def _members(optimizer: Optimizers) -> list[Member]:
+def _members(optimizer: Optimizers) -> list[SteppedParameter]:
     found: list[object] = [optimizer]
     if isinstance(optimizer, Iterable) and not isinstance(optimizer, nn.Module):
         found = list(optimizer)
-    return [each for one in found for group in members(checked(one, ORDER)) for each in group]
+    return [each for one in found for group in members(checked_optimizer(one, ORDER)) for each in group]
 
 
 def _is_held(state: Mapping[str, object]) -> bool:
-    return bool(named_state(state).beside_weights())
+    return bool(named_state(state).companion_kinds())
 
 
-def _set(own: Member, value: Tensor) -> None:
+def _set(own: SteppedParameter, value: Tensor) -> None:
     want = own.stepper.groups.check(own.group).want
     if not want.master and not _is_held(own.state):
         return
@@ -144,7 +144,7 @@ def _placed(key: str, own: Any, value: Tensor) -> Tensor:
     return placed(repr(key), value, own.device_mesh, own.placements, "Pass full_tensor().")
 
 
-class Member(NamedTuple):
+class SteppedParameter(NamedTuple):
     """A parameter, with the steps of its optimizer and its group."""
 
     stepper: Stepper
@@ -163,7 +163,7 @@ class Member(NamedTuple):
         return self.stepper.planner.plan_for(self.p, self.stepper.settings_of(self.group), self.name)
 
 
-def checked(optimizer: object, call: str) -> Optimizer:
+def checked_optimizer(optimizer: object, call: str) -> Optimizer:
     """Return the optimizer; raise if it is not one of ours. `call` shows the order of the arguments."""
     if not isinstance(optimizer, Optimizer):
         wraps = isinstance(optimizer, torch.optim.Optimizer)
@@ -172,8 +172,8 @@ def checked(optimizer: object, call: str) -> Optimizer:
     return optimizer
 
 
-def members(optimizer: Optimizer) -> list[list[Member]]:
+def members(optimizer: Optimizer) -> list[list[SteppedParameter]]:
     """Return the parameters of each group."""
     stepper = stepper_of(optimizer)
     each = [(group, stepper.members.named(i)) for i, group in enumerate(optimizer.param_groups)]
-    return [[Member(stepper, group, p, name) for p, name in own] for group, own in each]
+    return [[SteppedParameter(stepper, group, p, name) for p, name in own] for group, own in each]

@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, eq=False)
-class Functions:
+class PrintedFunctions:
     """The printed device functions of a program."""
 
     values: Any

@@ -11,10 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels import common
 from layerwise.engines.gpu.kernels import tables as col
 from layerwise.engines.gpu.printed import storage as printed
-from layerwise.storage import groups
+from layerwise.storage import quantized_groups
 
 number, columns = col.number, col.columns
 
@@ -27,8 +27,10 @@ BITS = 4  # of each form
 BESIDE, KEYS = number(0), number(5)
 OFFSET, JOB_STORAGE = columns(2, 10)
 
-GROUP, SIGNED, UNSIGNED = (number(n) for n in (groups.GROUP, groups.SIGNED, groups.UNSIGNED))
-LOWEST = number(groups.LOWEST)
+GROUP, SIGNED, UNSIGNED = (
+    number(n) for n in (quantized_groups.GROUP, quantized_groups.SIGNED, quantized_groups.UNSIGNED)
+)
+LOWEST = number(quantized_groups.LOWEST)
 ROUNDER = number(1.5 * 2.0**23)  # added to a smaller number and taken away, it leaves an integer: ties to even
 
 # ---- where things lie
@@ -55,31 +57,31 @@ def block_of(i, n, C: tl.constexpr):
 
 
 @triton.jit
-def keyed(storage, params, WHICH: tl.constexpr, TURNS: tl.constexpr):
+def keys_of_step(storage, params, WHICH: tl.constexpr, TURNS: tl.constexpr):
     """Return the keys of this step, and what is added to random bits."""
     key, step = tl.load(storage + KEYS + WHICH), tl.load(params + col.STEP)
-    turned = printed.turn(low(step))
+    turned = printed.turn(low_word(step))
     if TURNS:
         step = step * 0
     else:
         turned = turned * 0
-    k0, k1 = printed.at_step(low(key), low(key >> 32), low(step), low(step >> 32))
+    k0, k1 = printed.at_step(low_word(key), low_word(key >> 32), low_word(step), low_word(step >> 32))
     return k0, k1, turned
 
 
 @triton.jit
-def stored(at, storage, params, begin, WHICH: tl.constexpr, C: tl.constexpr):
+def formatted_at(at, storage, params, begin, WHICH: tl.constexpr, C: tl.constexpr):
     """Return an array from the element `begin` on; `at` is the place of its numbers."""
     FORM: tl.constexpr = C.FORMATS >> 4 * WHICH & 15
     beside, keys = at, ()
     if CODES & FORM:
         beside = tl.load(storage + BESIDE + WHICH).to(tl.pointer_type(tl.float32)) + begin // GROUP
     if SPLIT16 & FORM:
-        beside = parts.element(tl.load(storage + BESIDE + WHICH), begin, tl.int16, C.ALIGNED)
+        beside = common.element(tl.load(storage + BESIDE + WHICH), begin, tl.int16, C.ALIGNED)
     if SPLIT8 & FORM:
-        beside = parts.element(tl.load(storage + BESIDE + WHICH), begin, tl.int8, C.ALIGNED)
+        beside = common.element(tl.load(storage + BESIDE + WHICH), begin, tl.int8, C.ALIGNED)
     if RANDOM & FORM:
-        keys = keyed(storage, params, WHICH, CODES & FORM != 0)
+        keys = keys_of_step(storage, params, WHICH, CODES & FORM != 0)
         begin += tl.load(storage + OFFSET)
     return at, beside, keys, begin
 
@@ -88,27 +90,27 @@ def stored(at, storage, params, begin, WHICH: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def recall(
+def load_formatted(
     at, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr, OTHER: tl.constexpr, C: tl.constexpr
 ):
     """Load numbers in some form, and OTHER beyond the end."""
     FORM: tl.constexpr = C.FORMATS >> 4 * WHICH & 15
     e, j, mask, there = block
-    x = parts.read(at[0] + e, mask, tl.float32 if FORM else C.COMPUTE, FULL, LAST, OTHER)
+    x = common.read(at[0] + e, mask, tl.float32 if FORM else C.COMPUTE, FULL, LAST, OTHER)
     if CODES & FORM:
-        scale = parts.read(at[1] + j, there, tl.float32, FULL, LAST)
+        scale = common.read(at[1] + j, there, tl.float32, FULL, LAST)
         x = decode(x, scale, at[0].dtype.scalar.element_ty == tl.int8)
         x = x if FULL else tl.where(mask, x, OTHER)
     if (SPLIT16 | SPLIT8) & FORM:
         KEPT: tl.constexpr = 16 if SPLIT16 & FORM else 8
-        rest = parts.read(at[1] + e, mask, tl.int32, FULL, LAST, 0)
+        rest = common.read(at[1] + e, mask, tl.int32, FULL, LAST, 0)
         BF16: tl.constexpr = at[0].dtype.scalar.element_ty == tl.bfloat16
         x = printed.join_bf16(x, rest, KEPT) if BF16 else printed.join_f16(x, rest, KEPT)
     return x.to(C.COMPUTE)
 
 
 @triton.jit
-def keep(at, x, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr, C: tl.constexpr):
+def store_formatted(at, x, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr, C: tl.constexpr):
     """Store numbers in some form."""
     FORM: tl.constexpr = C.FORMATS >> 4 * WHICH & 15
     e, j, mask, there = block
@@ -118,12 +120,12 @@ def keep(at, x, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constex
             drawn = drawn_bits(at, e)
         if CODES & FORM:
             x, scale = encode(x, mask, drawn, at[0].dtype.scalar.element_ty == tl.int8, RANDOM & FORM != 0, FULL)
-            parts.write(at[1] + j, scale, there, FULL, LAST)
+            common.write(at[1] + j, scale, there, FULL, LAST)
         else:
             x, rest = rounded(x.to(tl.float32), drawn, at[0].dtype.scalar.element_ty == tl.bfloat16, FORM)
             if (SPLIT16 | SPLIT8) & FORM:
-                parts.write(at[1] + e, rest, mask, FULL, LAST)
-    parts.write(at[0] + e, x, mask, FULL, LAST)
+                common.write(at[1] + e, rest, mask, FULL, LAST)
+    common.write(at[0] + e, x, mask, FULL, LAST)
 
 
 @triton.jit
@@ -144,7 +146,7 @@ def rounded(x, drawn, BF16: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
-def low(x):
+def low_word(x):
     """Return the lower 32 bits."""
     return x.to(tl.uint32)
 
@@ -154,14 +156,14 @@ def drawn_bits(at, e):
     """Return the random bits of these elements of an array."""
     _, _, keys, begin = at
     i = begin + e
-    return printed.random(keys[0], keys[1], low(i), low(i >> 32)) + keys[2]
+    return printed.random(keys[0], keys[1], low_word(i), low_word(i >> 32)) + keys[2]
 
 
-# ---- groups of 8 bits (storage/groups.py)
+# ---- groups of 8 bits (storage/quantized_groups.py)
 
 
 @triton.jit
-def bent(x, SIGNS: tl.constexpr):
+def stored_root(x, SIGNS: tl.constexpr):
     """Return the root that is stored of a magnitude."""
     x = tl.sqrt_rn(x)
     return x if SIGNS else tl.sqrt_rn(x)
@@ -175,7 +177,7 @@ def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.co
     x = tl.reshape(x.to(tl.float32), (mask.numel // GROUP, GROUP))
     size = tl.abs(x)
     known = size < float("inf")
-    root = bent(tl.where(known, size, 0.0), SIGNS)
+    root = stored_root(tl.where(known, size, 0.0), SIGNS)
     most: tl.constexpr = SIGNED if SIGNS else UNSIGNED
     broken = tl.max(tl.where(known, 0, 1), 1) > 0
     top = tl.where(broken, most - 1, tl.full((), most, tl.float32))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import formats, parts, planes
+from layerwise.engines.gpu.kernels import common, formats, tiles
 from layerwise.engines.gpu.kernels import tables as col
 from layerwise.engines.gpu.kernels.tables import VARYING
 
@@ -26,10 +26,10 @@ def chunk_of(layers, chunks, c, C: tl.constexpr):
 
     The length of a chunk of tiles counts rows.
     """
-    layer, part = parts.part_of(chunks, c)
+    layer, part = common.row_and_part(chunks, c)
     row, corner = layers + layer.to(tl.int64) * col.LAYER, ()
     if C.LINES:
-        start, n, corner = planes.corner_of(row, part, C)
+        start, n, corner = tiles.tile_corner(row, part, C)
     else:
         start = part.to(tl.int64) * C.CHUNK
         n = tl.minimum(tl.load(row + col.COUNT) - start, C.CHUNK).to(tl.int32)
@@ -40,39 +40,39 @@ def chunk_of(layers, chunks, c, C: tl.constexpr):
 def operands_of(params, pointers, begin, corner, C: tl.constexpr):
     """Return the addresses of a chunk's p, g and states, its corner and its lines; `pointers` is the job's row."""
     storage = formats.storage_of(pointers, C)
-    lines = planes.lines_of(corner, C) if C.LINES else ()
-    p_at = parts.element(tl.load(pointers + col.P), begin, C.PARAM, C.ALIGNED)
-    p_at = formats.stored(p_at, storage, params, begin, 0, C)
+    lines = tiles.locate_row_column_results(corner, C) if C.LINES else ()
+    p_at = common.element(tl.load(pointers + col.P), begin, C.PARAM, C.ALIGNED)
+    p_at = formats.formatted_at(p_at, storage, params, begin, 0, C)
     found = ()
     for i in tl.static_range(C.STATES):
-        at = parts.element(tl.load(pointers + col.S0 + i), begin, C.STATE_DTYPES[i], C.ALIGNED)
-        found += (formats.stored(at, storage, params, begin, 1 + i, C),)
-    return p_at, parts.gradient(params, begin, C), found, corner, lines
+        at = common.element(tl.load(pointers + col.S0 + i), begin, C.STATE_DTYPES[i], C.ALIGNED)
+        found += (formats.formatted_at(at, storage, params, begin, 1 + i, C),)
+    return p_at, common.gradient(params, begin, C), found, corner, lines
 
 
 @triton.jit
 def values_of(params, answers, clips, layer, C: tl.constexpr):
     """Return the numbers that make a layer's gradients ready, and those that its arrays are computed with."""
-    k = parts.coefficients_of(params)
+    k = common.coefficients_of(params)
     answered = answers + layer * col.ANSWERS + col.ANSWERED
-    return parts.wants(k, tl.load(clips + layer), C), C.VALUES(k + col.OWN, answered, C.COMPUTE)
+    return common.load_gradient_factors(k, tl.load(clips + layer), C), C.VALUES(k + col.OWN, answered, C.COMPUTE)
 
 
 @triton.jit
-def recalled(at, wanted, i, n, FULL: tl.constexpr, LAST: tl.constexpr, LAST_OF_G: tl.constexpr, C: tl.constexpr):
+def load_block(at, wanted, i, n, FULL: tl.constexpr, LAST: tl.constexpr, LAST_OF_G: tl.constexpr, C: tl.constexpr):
     """Return a block, and its p, g and states. Beyond the end all numbers are 1, so that no division is 0/0.
 
     After the states come the numbers made of the block's rows and columns, if the program has these.
     """
     p_at, g_at, s_at, corner, lines = at
-    block = planes.block_of(corner, i, C) if C.LINES else formats.block_of(i, n, C)
-    p = formats.recall(p_at, block, 0, FULL, LAST, 1.0, C)
-    g = parts.ready(parts.read(g_at + block[0], block[2], C.COMPUTE, FULL, LAST_OF_G, 1.0), wanted, C.READY)
+    block = tiles.block_of(corner, i, C) if C.LINES else formats.block_of(i, n, C)
+    p = formats.load_formatted(p_at, block, 0, FULL, LAST, 1.0, C)
+    g = common.ready(common.read(g_at + block[0], block[2], C.COMPUTE, FULL, LAST_OF_G, 1.0), wanted, C.READY)
     found = ()
     for j in tl.static_range(C.STATES):
-        found += (formats.recall(s_at[j], block, 1 + j, FULL, LAST, 1.0, C),)
+        found += (formats.load_formatted(s_at[j], block, 1 + j, FULL, LAST, 1.0, C),)
     if C.LINES:
-        found += planes.made(lines, corner, i, C)
+        found += tiles.made(lines, corner, i, C)
     return block, p, g, found
 
 
@@ -81,7 +81,7 @@ def keep_states(at, block, new, FROM: tl.constexpr, FULL: tl.constexpr, LAST: tl
     """Store the states whose bits WRITES has. The new ones begin at index FROM."""
     for i in tl.static_range(C.STATES):
         if C.WRITES >> i & 1:
-            formats.keep(at[i], new[FROM + i], block, 1 + i, FULL, LAST, C)
+            formats.store_formatted(at[i], new[FROM + i], block, 1 + i, FULL, LAST, C)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -94,7 +94,7 @@ def measure(step_params, pointers, layers, chunks, clips, answers, partials, sum
     sums = ()
     for _ in tl.static_range(C.SUMS):
         sums += (tl.zeros(C.SHAPE, tl.float64),)
-    if parts.goes(skip, C):
+    if common.is_step_taken(skip, C):
         full = n // C.BLOCK * C.BLOCK if C.FULL else n
         for i in range(0, full, C.BLOCK):
             sums = measure_at(at, wanted, k, i, n, sums, C.FULL, C)
@@ -107,14 +107,14 @@ def measure(step_params, pointers, layers, chunks, clips, answers, partials, sum
 @triton.jit
 def measure_at(at, wanted, k, i, n, sums, FULL: tl.constexpr, C: tl.constexpr):
     """Add the terms of a block to the sums."""
-    block, p, g, s = recalled(at, wanted, i, n, FULL, False, C.LAST, C)
+    block, p, g, s = load_block(at, wanted, i, n, FULL, False, C.LAST, C)
     if C.KEEPS:
         s = C.KEEP(k, p, g, s)
         keep_states(at[2], block, s, 0, FULL, False, C)
     x = C.TERMS(k, p, g, s)
     found = ()
     for j in tl.static_range(C.SUMS):
-        found += (sums[j] + parts.summed(x[j], block[2], C.PLAIN >> j & 1, FULL),)
+        found += (sums[j] + common.square_unless_plain(x[j], block[2], C.PLAIN >> j & 1, FULL),)
     return found
 
 
@@ -125,18 +125,18 @@ def apply(step_params, pointers, layers, chunks, clips, answers, skip, width, C:
     params = step_params + job * width
     at = operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
     wanted, k = values_of(params, answers, clips, layer, C)
-    if parts.goes(skip, C):
+    if common.is_step_taken(skip, C):
         full = n // C.BLOCK * C.BLOCK if C.FULL else n
         for i in range(0, full, C.BLOCK):
             apply_at(at, wanted, k, i, n, C.FULL, C)
         if C.FULL and full < n:
             apply_at(at, wanted, k, full, n, False, C)
-        parts.count(params, begin)
+        common.count_step(params, begin)
 
 
 @triton.jit
 def apply_at(at, wanted, k, i, n, FULL: tl.constexpr, C: tl.constexpr):
-    block, p, g, s = recalled(at, wanted, i, n, FULL, True, True, C)
+    block, p, g, s = load_block(at, wanted, i, n, FULL, True, True, C)
     x = ()
     if C.KEEPS:
         s = C.KEEP(k, p, g, s)
@@ -145,7 +145,7 @@ def apply_at(at, wanted, k, i, n, FULL: tl.constexpr, C: tl.constexpr):
     new = C.APPLY(k, p, g, s, x)
     # In this order no variant of the kernel spills registers.
     keep_states(at[2], block, new, 1, FULL, True, C)
-    formats.keep(at[0], new[0], block, 0, FULL, True, C)
+    formats.store_formatted(at[0], new[0], block, 0, FULL, True, C)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -159,22 +159,22 @@ def answer(step_params, layers, spans, partials, sums_stride, sums, answers, n, 
     first, chunks = tl.load(row + col.FIRST), tl.load(row + col.CHUNKS).to(tl.int32)
     for i in tl.static_range(C.TOTALS):
         if C.ADD and i >= C.FIRST_TOTAL:
-            x = parts.sum_of(partials + (i - C.FIRST_TOTAL) * sums_stride + first, chunks, C)
+            x = common.sum_of(partials + (i - C.FIRST_TOTAL) * sums_stride + first, chunks, C)
             tl.store(sums + i * n + layer, x)
             S += (x,)
         else:
             S += (tl.load(sums + i * n + layer),)
-    if parts.goes(skip, C):  # a skipped step leaves the measurements of the step before
-        k = parts.coefficients_of(step_params + tl.load(row + col.JOB) * width) + col.OWN
-        entries = parts.at_least(tl.load(row + col.ENTRIES).to(tl.float64), 1.0)
+    if common.is_step_taken(skip, C):  # a skipped step leaves the measurements of the step before
+        k = common.coefficients_of(step_params + tl.load(row + col.JOB) * width) + col.OWN
+        entries = common.at_least(tl.load(row + col.ENTRIES).to(tl.float64), 1.0)
         to, old = answers + layer * col.ANSWERS, ()
         for i in tl.static_range(C.STATES):
             kind = tl.load(row + col.OLD0 + 2 * i + 1)
-            old += (parts.fetch(tl.load(row + col.OLD0 + 2 * i), kind, 0, kind >= 0, 0.0),)
+            old += (common.load_any_dtype(tl.load(row + col.OLD0 + 2 * i), kind, 0, kind >= 0, 0.0),)
         if C.ASKED:
             C.ANSWER(k, S, entries, old, to + col.ANSWERED, to + col.REPORTED)
         if C.LAST and C.STATES > 0:
             new = C.REMEMBER(k, S, entries, old)
             for i in tl.static_range(C.STATES):
                 kind = tl.load(row + col.OLD0 + 2 * i + 1)
-                parts.put(tl.load(row + col.OLD0 + 2 * i), kind, 0, new[i], kind >= 0)
+                common.store_any_dtype(tl.load(row + col.OLD0 + 2 * i), kind, 0, new[i], kind >= 0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -421,37 +421,39 @@ def answer_2_by_lines_with_exp_avg_caution_true_scale_parameter_false(k, S, n, o
     tl.store(to + 2, mean5)
 
 PROGRAMS = {
-    "Adafactor": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
-    "AdafactorScaleParameterFalse": Functions(values, terms=(terms_0_scale_parameter_false,), apply=apply,
+    "Adafactor": PrintedFunctions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
+    "AdafactorScaleParameterFalse": PrintedFunctions(values, terms=(terms_0_scale_parameter_false,), apply=apply,
         answers=(answer_0_scale_parameter_false,)),
-    "AdafactorWithExpAvg": Functions(values, terms=(terms_0_with_exp_avg,), apply=apply_with_exp_avg,
+    "AdafactorWithExpAvg": PrintedFunctions(values, terms=(terms_0_with_exp_avg,), apply=apply_with_exp_avg,
         answers=(answer_0_with_exp_avg,)),
-    "AdafactorWithExpAvgScaleParameterFalse": Functions(values, terms=(terms_0_with_exp_avg_scale_parameter_false,),
-        apply=apply_with_exp_avg, answers=(answer_0_with_exp_avg_scale_parameter_false,)),
-    "AdafactorWithExpAvgCautionTrue": Functions(values, terms=(terms_0_with_exp_avg, terms_1_with_exp_avg_caution_true),
-        apply=apply_with_exp_avg_caution_true, answers=(answer_0_with_exp_avg_caution_true,
-        answer_1_with_exp_avg_caution_true)),
-    "AdafactorWithExpAvgCautionTrueScaleParameterFalse": Functions(values,
+    "AdafactorWithExpAvgScaleParameterFalse": PrintedFunctions(values,
+        terms=(terms_0_with_exp_avg_scale_parameter_false,), apply=apply_with_exp_avg,
+        answers=(answer_0_with_exp_avg_scale_parameter_false,)),
+    "AdafactorWithExpAvgCautionTrue": PrintedFunctions(values, terms=(terms_0_with_exp_avg,
+        terms_1_with_exp_avg_caution_true), apply=apply_with_exp_avg_caution_true,
+        answers=(answer_0_with_exp_avg_caution_true, answer_1_with_exp_avg_caution_true)),
+    "AdafactorWithExpAvgCautionTrueScaleParameterFalse": PrintedFunctions(values,
         terms=(terms_0_with_exp_avg_scale_parameter_false, terms_1_with_exp_avg_caution_true),
         apply=apply_with_exp_avg_caution_true, answers=(answer_0_with_exp_avg_caution_true_scale_parameter_false,
         answer_1_with_exp_avg_caution_true_scale_parameter_false)),
-    "AdafactorByLines": Functions(values, terms=(terms_0_by_lines, terms_1_by_lines), apply=apply_by_lines,
+    "AdafactorByLines": PrintedFunctions(values, terms=(terms_0_by_lines, terms_1_by_lines), apply=apply_by_lines,
         answers=(answer_0_by_lines, answer_1_by_lines), row=row_by_lines, column=column_by_lines),
-    "AdafactorByLinesScaleParameterFalse": Functions(values, terms=(terms_0_by_lines_scale_parameter_false,
+    "AdafactorByLinesScaleParameterFalse": PrintedFunctions(values, terms=(terms_0_by_lines_scale_parameter_false,
         terms_1_by_lines), apply=apply_by_lines, answers=(answer_0_by_lines_scale_parameter_false,
         answer_1_by_lines_scale_parameter_false), row=row_by_lines, column=column_by_lines),
-    "AdafactorByLinesWithExpAvg": Functions(values, terms=(terms_0_by_lines, terms_1_by_lines_with_exp_avg),
+    "AdafactorByLinesWithExpAvg": PrintedFunctions(values, terms=(terms_0_by_lines, terms_1_by_lines_with_exp_avg),
         apply=apply_by_lines_with_exp_avg, answers=(answer_0_by_lines_with_exp_avg, answer_1_by_lines_with_exp_avg),
         row=row_by_lines, column=column_by_lines),
-    "AdafactorByLinesWithExpAvgScaleParameterFalse": Functions(values, terms=(terms_0_by_lines_scale_parameter_false,
-        terms_1_by_lines_with_exp_avg), apply=apply_by_lines_with_exp_avg,
-        answers=(answer_0_by_lines_with_exp_avg_scale_parameter_false,
+    "AdafactorByLinesWithExpAvgScaleParameterFalse": PrintedFunctions(values,
+        terms=(terms_0_by_lines_scale_parameter_false, terms_1_by_lines_with_exp_avg),
+        apply=apply_by_lines_with_exp_avg, answers=(answer_0_by_lines_with_exp_avg_scale_parameter_false,
         answer_1_by_lines_with_exp_avg_scale_parameter_false), row=row_by_lines, column=column_by_lines),
-    "AdafactorByLinesWithExpAvgCautionTrue": Functions(values, terms=(terms_0_by_lines, terms_1_by_lines_with_exp_avg,
-        terms_2_by_lines_with_exp_avg_caution_true), apply=apply_by_lines_with_exp_avg_caution_true,
-        answers=(answer_0_by_lines_with_exp_avg_caution_true, answer_1_by_lines_with_exp_avg_caution_true,
-        answer_2_by_lines_with_exp_avg_caution_true), row=row_by_lines, column=column_by_lines),
-    "AdafactorByLinesWithExpAvgCautionTrueScaleParameterFalse": Functions(values,
+    "AdafactorByLinesWithExpAvgCautionTrue": PrintedFunctions(values, terms=(terms_0_by_lines,
+        terms_1_by_lines_with_exp_avg, terms_2_by_lines_with_exp_avg_caution_true),
+        apply=apply_by_lines_with_exp_avg_caution_true, answers=(answer_0_by_lines_with_exp_avg_caution_true,
+        answer_1_by_lines_with_exp_avg_caution_true, answer_2_by_lines_with_exp_avg_caution_true), row=row_by_lines,
+        column=column_by_lines),
+    "AdafactorByLinesWithExpAvgCautionTrueScaleParameterFalse": PrintedFunctions(values,
         terms=(terms_0_by_lines_scale_parameter_false, terms_1_by_lines_with_exp_avg,
         terms_2_by_lines_with_exp_avg_caution_true), apply=apply_by_lines_with_exp_avg_caution_true,
         answers=(answer_0_by_lines_with_exp_avg_caution_true_scale_parameter_false,

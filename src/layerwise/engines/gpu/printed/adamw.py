@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -48,6 +48,6 @@ def apply_nesterov_true(k, p, g, s, x):
     return (p - shrink * unless_off(shrink, p) - lr * y3, exp_avg_, exp_avg_sq_)
 
 PROGRAMS = {
-    "AdamW": Functions(values, apply=apply, answers=(answer_0,)),
-    "AdamWNesterovTrue": Functions(values, apply=apply_nesterov_true, answers=(answer_0,)),
+    "AdamW": PrintedFunctions(values, apply=apply, answers=(answer_0,)),
+    "AdamWNesterovTrue": PrintedFunctions(values, apply=apply_nesterov_true, answers=(answer_0,)),
 }

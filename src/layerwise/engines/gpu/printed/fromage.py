@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import at_least, root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import at_least, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -110,13 +110,13 @@ def apply_with_momentum_buffer_with_norm_p_bound_given(k, p, g, s, x):
     return (y0 + answer2 * y0, momentum_buffer)
 
 PROGRAMS = {
-    "Fromage": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
-    "FromageWithNormPBoundGiven": Functions(values, terms=(terms_0, terms_1_with_norm_p_bound_given),
+    "Fromage": PrintedFunctions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
+    "FromageWithNormPBoundGiven": PrintedFunctions(values, terms=(terms_0, terms_1_with_norm_p_bound_given),
         apply=apply_with_norm_p_bound_given, answers=(answer_0, answer_1_with_norm_p_bound_given),
         remember=remember_with_norm_p_bound_given),
-    "FromageWithMomentumBuffer": Functions(values, keep=keep_with_momentum_buffer,
+    "FromageWithMomentumBuffer": PrintedFunctions(values, keep=keep_with_momentum_buffer,
         terms=(terms_0_with_momentum_buffer,), apply=apply_with_momentum_buffer, answers=(answer_0,)),
-    "FromageWithMomentumBufferWithNormPBoundGiven": Functions(values, keep=keep_with_momentum_buffer,
+    "FromageWithMomentumBufferWithNormPBoundGiven": PrintedFunctions(values, keep=keep_with_momentum_buffer,
         terms=(terms_0_with_momentum_buffer, terms_1_with_momentum_buffer_with_norm_p_bound_given),
         apply=apply_with_momentum_buffer_with_norm_p_bound_given, answers=(answer_0, answer_1_with_norm_p_bound_given),
         remember=remember_with_norm_p_bound_given),

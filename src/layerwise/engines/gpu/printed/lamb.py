@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -281,15 +281,15 @@ def remember_with_norm_keep_norm_first(k, S, n, old):
     return (norm,)
 
 PROGRAMS = {
-    "Lamb": Functions(values, keep=keep, terms=(terms_0,), apply=apply, answers=(answer_0,)),
-    "LambAdaptFalse": Functions(values, apply=apply_adapt_false, answers=(answer_0_adapt_false,)),
-    "LambCautionTrue": Functions(values, keep=keep, terms=(terms_0_caution_true, terms_1_caution_true),
+    "Lamb": PrintedFunctions(values, keep=keep, terms=(terms_0,), apply=apply, answers=(answer_0,)),
+    "LambAdaptFalse": PrintedFunctions(values, apply=apply_adapt_false, answers=(answer_0_adapt_false,)),
+    "LambCautionTrue": PrintedFunctions(values, keep=keep, terms=(terms_0_caution_true, terms_1_caution_true),
         apply=apply_caution_true, answers=(answer_0_caution_true, answer_1_caution_true)),
-    "LambCautionTrueAdaptFalse": Functions(values, keep=keep, terms=(terms_0_caution_true,),
+    "LambCautionTrueAdaptFalse": PrintedFunctions(values, keep=keep, terms=(terms_0_caution_true,),
         apply=apply_caution_true_adapt_false, answers=(answer_0_caution_true_adapt_false,)),
-    "LambKeepNormTrue": Functions(values, keep=keep, terms=(terms_0, terms_1_keep_norm_true),
+    "LambKeepNormTrue": PrintedFunctions(values, keep=keep, terms=(terms_0, terms_1_keep_norm_true),
         apply=apply_keep_norm_true, answers=(answer_0_keep_norm_true, answer_1_keep_norm_true)),
-    "LambWithNormKeepNormFirst": Functions(values, keep=keep, terms=(terms_0, terms_1_keep_norm_true),
+    "LambWithNormKeepNormFirst": PrintedFunctions(values, keep=keep, terms=(terms_0, terms_1_keep_norm_true),
         apply=apply_keep_norm_true, answers=(answer_0_with_norm_keep_norm_first, answer_1_with_norm_keep_norm_first),
         remember=remember_with_norm_keep_norm_first),
 }

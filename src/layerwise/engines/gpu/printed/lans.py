@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -118,6 +118,7 @@ def answer_0_adapt_false(k, S, n, old, a, to):
     tl.store(to + 0, 1.0)
 
 PROGRAMS = {
-    "Lans": Functions(values, keep=keep, terms=(terms_0, terms_1), apply=apply, answers=(answer_0, answer_1)),
-    "LansAdaptFalse": Functions(values, terms=(terms_0,), apply=apply_adapt_false, answers=(answer_0_adapt_false,)),
+    "Lans": PrintedFunctions(values, keep=keep, terms=(terms_0, terms_1), apply=apply, answers=(answer_0, answer_1)),
+    "LansAdaptFalse": PrintedFunctions(values, terms=(terms_0,), apply=apply_adapt_false,
+        answers=(answer_0_adapt_false,)),
 }

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -105,13 +105,13 @@ def apply_without_momentum_buffer_adapt_false(k, p, g, s, x):
     return (p - pace * (lr * y0),)
 
 PROGRAMS = {
-    "Lars": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
-    "LarsNesterovTrue": Functions(values, terms=(terms_0,), apply=apply_nesterov_true, answers=(answer_0,)),
-    "LarsAdaptFalse": Functions(values, apply=apply_adapt_false, answers=(answer_0_adapt_false,)),
-    "LarsAdaptFalseNesterovTrue": Functions(values, apply=apply_adapt_false_nesterov_true,
+    "Lars": PrintedFunctions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
+    "LarsNesterovTrue": PrintedFunctions(values, terms=(terms_0,), apply=apply_nesterov_true, answers=(answer_0,)),
+    "LarsAdaptFalse": PrintedFunctions(values, apply=apply_adapt_false, answers=(answer_0_adapt_false,)),
+    "LarsAdaptFalseNesterovTrue": PrintedFunctions(values, apply=apply_adapt_false_nesterov_true,
         answers=(answer_0_adapt_false,)),
-    "LarsWithoutMomentumBuffer": Functions(values, terms=(terms_0,), apply=apply_without_momentum_buffer,
+    "LarsWithoutMomentumBuffer": PrintedFunctions(values, terms=(terms_0,), apply=apply_without_momentum_buffer,
         answers=(answer_0,)),
-    "LarsWithoutMomentumBufferAdaptFalse": Functions(values, apply=apply_without_momentum_buffer_adapt_false,
+    "LarsWithoutMomentumBufferAdaptFalse": PrintedFunctions(values, apply=apply_without_momentum_buffer_adapt_false,
         answers=(answer_0_adapt_false,)),
 }

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -165,12 +165,12 @@ def answer_1_caution_true_adapt_true(k, S, n, old, a, to):
     tl.store(to + 2, trust_ratio)
 
 PROGRAMS = {
-    "Lion": Functions(values, apply=apply, answers=(answer_0,)),
-    "LionAdaptTrue": Functions(values, terms=(terms_0_adapt_true,), apply=apply_adapt_true,
+    "Lion": PrintedFunctions(values, apply=apply, answers=(answer_0,)),
+    "LionAdaptTrue": PrintedFunctions(values, terms=(terms_0_adapt_true,), apply=apply_adapt_true,
         answers=(answer_0_adapt_true,)),
-    "LionCautionTrue": Functions(values, terms=(terms_0_caution_true,), apply=apply_caution_true,
+    "LionCautionTrue": PrintedFunctions(values, terms=(terms_0_caution_true,), apply=apply_caution_true,
         answers=(answer_0_caution_true,)),
-    "LionCautionTrueAdaptTrue": Functions(values, terms=(terms_0_caution_true, terms_1_caution_true_adapt_true),
+    "LionCautionTrueAdaptTrue": PrintedFunctions(values, terms=(terms_0_caution_true, terms_1_caution_true_adapt_true),
         apply=apply_caution_true_adapt_true, answers=(answer_0_caution_true_adapt_true,
         answer_1_caution_true_adapt_true)),
 }

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -60,5 +60,5 @@ def remember(k, S, n, old):
     return (exp_avg_sq,)
 
 PROGRAMS = {
-    "NovoGrad": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,), remember=remember),
+    "NovoGrad": PrintedFunctions(values, terms=(terms_0,), apply=apply, answers=(answer_0,), remember=remember),
 }

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -46,8 +46,8 @@ def apply_with_momentum_buffer_nesterov_true(k, p, g, s, x):
     return (p - shrink * unless_off(shrink, p) - lr * (y0 + mu * momentum_buffer_), momentum_buffer_)
 
 PROGRAMS = {
-    "SGD": Functions(values, apply=apply, answers=(answer_0,)),
-    "SGDWithMomentumBuffer": Functions(values, apply=apply_with_momentum_buffer, answers=(answer_0,)),
-    "SGDWithMomentumBufferNesterovTrue": Functions(values, apply=apply_with_momentum_buffer_nesterov_true,
+    "SGD": PrintedFunctions(values, apply=apply, answers=(answer_0,)),
+    "SGDWithMomentumBuffer": PrintedFunctions(values, apply=apply_with_momentum_buffer, answers=(answer_0,)),
+    "SGDWithMomentumBufferNesterovTrue": PrintedFunctions(values, apply=apply_with_momentum_buffer_nesterov_true,
         answers=(answer_0,)),
 }

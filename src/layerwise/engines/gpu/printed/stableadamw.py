@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import at_least, root, unless_off
+from layerwise.engines.gpu.kernels import PrintedFunctions
+from layerwise.engines.gpu.kernels.common import at_least, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -70,7 +70,7 @@ def answer_0_clip_threshold_none(k, S, n, old, a, to):
     tl.store(to + 0, 1.0)
 
 PROGRAMS = {
-    "StableAdamW": Functions(values, keep=keep, terms=(terms_0,), apply=apply, answers=(answer_0,)),
-    "StableAdamWClipThresholdNone": Functions(values, apply=apply_clip_threshold_none,
+    "StableAdamW": PrintedFunctions(values, keep=keep, terms=(terms_0,), apply=apply, answers=(answer_0,)),
+    "StableAdamWClipThresholdNone": PrintedFunctions(values, apply=apply_clip_threshold_none,
         answers=(answer_0_clip_threshold_none,)),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import as_float, as_int, at_least, bits_of, float_of
+from layerwise.engines.gpu.kernels.common import as_float, as_int, at_least, bits_of, float_of
 
 
 @triton.jit

@@ -8,17 +8,17 @@ from typing import ClassVar
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.rules import dimensions
-from layerwise.torch.checkpoints.foreign._codec import Codec, Place, keys
+from layerwise.rules import factored_dims
+from layerwise.torch.checkpoints.foreign._codec import Codec, TargetParameter, key_set
 from layerwise.torch.groups._members import Group, State
 
 Shape = tuple[int, ...]
 Dims = tuple[int, int]
-FACTORED = keys("lr eps weight_decay decay_rate")
-T5 = FACTORED | keys("beta1 clip_threshold scale_parameter relative_step warmup_init")
+FACTORED = key_set("lr eps weight_decay decay_rate")
+T5 = FACTORED | key_set("beta1 clip_threshold scale_parameter relative_step warmup_init")
 
 
-class Adafactor(Codec):
+class AdafactorCodec(Codec):
     """The second moment of a tensor, whole or in means with all dimensions, rows first."""
 
     names: ClassVar[tuple[str, str, str]]  # of row means, of column means, and of the whole
@@ -43,7 +43,7 @@ class Adafactor(Codec):
         ours = self.read_means(theirs[row], theirs[col], group)
         return {**found, "exp_avg_sq_row": ours[0], "exp_avg_sq_col": ours[1]}
 
-    def write(self, ours: State, place: Place) -> State:
+    def write(self, ours: State, place: TargetParameter) -> State:
         row, col, whole = self.names
         found = {**self.own_count(ours["step"]), **self.beside, **self.write_momentum(ours, place)}
         dims = self.dims(tuple(place.p.shape), place.group)
@@ -58,7 +58,7 @@ class Adafactor(Codec):
     def write_means(self, row: Tensor, col: Tensor, dims: Dims) -> tuple[Tensor, Tensor]:
         return row, col
 
-    def write_momentum(self, ours: State, place: Place) -> State:
+    def write_momentum(self, ours: State, place: TargetParameter) -> State:
         """Return the momentum, if theirs averages the same: whole steps, or directions."""
         wanted = self.averages(place.group)
         if ("exp_avg" in ours) != wanted:
@@ -77,7 +77,7 @@ class Adafactor(Codec):
         return rates
 
 
-def means_of(ours: State, place: Place, dims: Dims, name: str = "exp_avg_sq") -> tuple[Tensor, Tensor]:
+def means_of(ours: State, place: TargetParameter, dims: Dims, name: str = "exp_avg_sq") -> tuple[Tensor, Tensor]:
     """Return our means, if they run over the dimensions that theirs uses as rows and columns."""
     shape, (rows, cols), found = tuple(place.p.shape), dims, []
     for key, gone in ((f"{name}_row", cols), (f"{name}_col", rows)):
@@ -90,13 +90,13 @@ def means_of(ours: State, place: Place, dims: Dims, name: str = "exp_avg_sq") ->
     return found[0], found[1]
 
 
-class TorchAdafactor(Adafactor):
+class TorchAdafactor(AdafactorCodec):
     """PyTorch's, whose lr bounds the relative step."""
 
     names: ClassVar = ("row_var", "col_var", "variance")
     says: ClassVar = {"relative_step": "cap"}
 
-    def write_momentum(self, ours: State, place: Place) -> State:
+    def write_momentum(self, ours: State, place: TargetParameter) -> State:
         if "exp_avg" in ours:
             raise StateError(
                 "torch.optim.Adafactor has no momentum, but the state was made with beta1. It can only be loaded "
@@ -109,7 +109,7 @@ class TorchAdafactor(Adafactor):
         return rates if ours.get("relative_step") == "cap" else {k: x for k, x in rates.items() if k != "lr"}
 
 
-class T5Adafactor(Adafactor):
+class T5Adafactor(AdafactorCodec):
     """The one of transformers, whose means lack the dimension that they ran over."""
 
     names: ClassVar = ("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq")
@@ -155,14 +155,14 @@ class TimmAdafactor(T5Adafactor):
         return super().dims(shape, group) if len(shape) > 1 and min(shape[-2:]) > smallest else None
 
 
-class BigVision(Adafactor):
+class BigVision(AdafactorCodec):
     """The one of big_vision, whose rows lie along the smaller of the two dimensions, and ours along the earlier one."""
 
     names: ClassVar = ("exp_avg_sq_r", "exp_avg_sq_c", "exp_avg_sq")
     says: ClassVar = {"lr_in_momentum": False}
 
     def dims(self, shape: Shape, group: Group) -> Dims | None:
-        factored = dimensions.dims("largest", shape, group["min_dim_size_to_factor"])
+        factored = factored_dims.dims("largest", shape, group["min_dim_size_to_factor"])
         return None if factored is None else (factored[0][0], factored[1][0])
 
     def averages(self, group: Group) -> bool:
@@ -183,8 +183,8 @@ CODECS: dict[str, Codec] = {
     "timm.Adafactor": TimmAdafactor("Adafactor", T5 | {"eps_scale", "min_dim_size_to_factor"}, count=int),
     "timm.AdafactorBigVision": BigVision(
         "Adafactor",
-        FACTORED | keys("min_dim_size_to_factor beta2_cap clipping_threshold momentum"),
+        FACTORED | key_set("min_dim_size_to_factor beta2_cap clipping_threshold momentum"),
     ),
-    "torch.Adafactor": TorchAdafactor("Adafactor", keys("lr eps weight_decay beta2_decay d")),
+    "torch.Adafactor": TorchAdafactor("Adafactor", key_set("lr eps weight_decay beta2_decay d")),
     "transformers.Adafactor": T5Adafactor("Adafactor", T5, count=int),
 }

@@ -14,17 +14,17 @@ from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.groups._members import Group, State
 
 
-def keys(names: str) -> frozenset[str]:
+def key_set(names: str) -> frozenset[str]:
     """Return keys of a group, given in one string."""
     return frozenset(names.split())
 
 
-def in_float(step: int) -> Tensor:
+def float_count(step: int) -> Tensor:
     """Return a count as most optimizers of PyTorch keep it."""
     return torch.tensor(float(step))
 
 
-class Place(NamedTuple):
+class TargetParameter(NamedTuple):
     """A parameter of another optimizer, and our group from which its state comes."""
 
     optimizer: Any
@@ -56,7 +56,7 @@ class Codec:
 
     rule: str  # our optimizer that takes the same steps
     has: frozenset[str]  # keys of each of its groups
-    count: Callable[[int], object] | None = in_float  # the key of its step count, if it has one
+    count: Callable[[int], object] | None = float_count  # the key of its step count, if it has one
     in_group: bool = False  # whether it counts steps in groups
 
     def numbers(self, theirs: State, key: str) -> Tensor:
@@ -65,17 +65,17 @@ class Codec:
         # torchao has tensors of classes of its own, with 8 or 4 bits and their scales.
         return x.dequantize() if getattr(type(x), "dequantize", None) not in (None, Tensor.dequantize) else x
 
-    def stored(self, x: Tensor, key: str, place: Place) -> State:
+    def stored(self, x: Tensor, key: str, place: TargetParameter) -> State:
         """Return the entries, by key, in which theirs stores numbers."""
         return {key: x}
 
-    def doubt(self, theirs: Group, ours: Group | None = None) -> str | None:
+    def group_warning(self, theirs: Group, ours: Group | None = None) -> str | None:
         """Return warnings about a group of theirs, or about steps that differ from those of our group."""
         return None
 
-    def doubts(self, saved: Group) -> Iterable[str]:
+    def checkpoint_warnings(self, saved: Group) -> Iterable[str]:
         """Return warnings about a checkpoint of theirs."""
-        return filter(None, map(self.doubt, saved["param_groups"]))
+        return filter(None, map(self.group_warning, saved["param_groups"]))
 
     def read(self, theirs: State, group: Group) -> State:
         """Return a parameter's state in our form."""
@@ -84,7 +84,7 @@ class Codec:
             **{ours: self.numbers(theirs, key) for ours, key in self.fields.items()},
         }
 
-    def write(self, ours: State, place: Place) -> State:
+    def write(self, ours: State, place: TargetParameter) -> State:
         """Return a parameter's state in their form; raise if theirs cannot continue from it."""
         found = self.own_count(ours["step"])
         for key, name in self.fields.items():

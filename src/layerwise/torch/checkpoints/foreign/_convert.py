@@ -14,11 +14,11 @@ from layerwise.errors import StateError, kind, sentence, shown, warn
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin
-from layerwise.torch.checkpoints._loading import checked_lr
+from layerwise.torch.checkpoints._loading import momentum_lr
 from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.checkpoints.foreign import CODECS
-from layerwise.torch.checkpoints.foreign._codec import Codec, Place
-from layerwise.torch.checkpoints.foreign._moments import Momentum
+from layerwise.torch.checkpoints.foreign._codec import Codec, TargetParameter
+from layerwise.torch.checkpoints.foreign._moments import MomentumCodec
 from layerwise.torch.groups._members import Group, State
 from layerwise.torch.groups._rules import RULE
 
@@ -46,14 +46,14 @@ def convert(state_dict: StateDict, source: str, *, lr_in_momentum: bool | None =
     if lr_in_momentum not in (None, False, True):
         way_out = "With None, weights keep their form."
         raise StateError(sentence("lr_in_momentum", "True, False or None", lr_in_momentum, way_out))
-    if lr_in_momentum is not None and not isinstance(codec, Momentum):
+    if lr_in_momentum is not None and not isinstance(codec, MomentumCodec):
         raise StateError(
             f"lr_in_momentum applies to a momentum of gradients, which {source} does not have. Leave it out."
         )
     _check_mapping(state_dict, "convert(state_dict, source)")
     with _refused(f"this is not a checkpoint of {source}: {{}}. Pass all of its state_dict()."):
         _check_groups(source, state_dict)
-        for doubt in dict.fromkeys(codec.doubts(state_dict)):
+        for doubt in dict.fromkeys(codec.checkpoint_warnings(state_dict)):
             warn(doubt)
         return _read(state_dict, codec, bool(lr_in_momentum))
 
@@ -152,9 +152,9 @@ def _read(state_dict: StateDict, codec: Codec, lr_in_momentum: bool) -> StateDic
                 made = codec.read(found, group)
                 _check_numbers(made)
                 if within and made:  # exact if lr was constant
-                    made["momentum_buffer"] = made["momentum_buffer"] * checked_lr("the checkpoint", group["lr"], True)
+                    made["momentum_buffer"] = made["momentum_buffer"] * momentum_lr("the checkpoint", group["lr"], True)
                 state[key] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in made.items()}
-    beside = _matching.of_others(state_dict)
+    beside = _matching.entries_beside_params(state_dict)
     return {"state": {**{key: one for key, one in state.items() if one}, **beside}, "param_groups": groups}
 
 
@@ -178,7 +178,7 @@ def _written(state_dict: StateDict, optimizer: Any, codec: Codec, target: str) -
     kept: dict[str, None] = {}
     doubts: dict[str, None] = {}
     template = optimizer.state_dict()["param_groups"]
-    found = _matching.aligned(template, state_dict)
+    found = _matching.matched_params(template, state_dict)
     firsts: list[Group] = [members[0][0] if members else {} for members in found]
     same = all(_origin.same_rule(codec.rule, _origin.written_by(ours), ours) for ours in firsts if ours)
     states: dict[object, State] = {}
@@ -187,15 +187,15 @@ def _written(state_dict: StateDict, optimizer: Any, codec: Codec, target: str) -
         steps = set()
         for i, (key, (ours, old)) in enumerate(zip(group["params"], members, strict=True)):
             if state := state_dict["state"].get(old):
-                place = Place(optimizer, number, i, optimizer.param_groups[number]["params"][i], ours)
+                place = TargetParameter(optimizer, number, i, optimizer.param_groups[number]["params"][i], ours)
                 numbers = _in_numbers(state, place.p)
                 steps.add(numbers["step"])
                 states[key] = codec.write(numbers, place)
         rates = codec.write_options(first, group) if first else {}
         if not same:
-            kept |= dict.fromkeys(_matching.differing(group, rates))
+            kept |= dict.fromkeys(_matching.differing_rates(group, rates))
             rates = {}
-        elif first and (doubt := codec.doubt(group, first)):
+        elif first and (doubt := codec.group_warning(group, first)):
             doubts[doubt] = None
         groups.append({**group, **rates, **(_counted(steps, codec) if codec.in_group else {})})
     if kept:
@@ -210,7 +210,7 @@ def _written(state_dict: StateDict, optimizer: Any, codec: Codec, target: str) -
 
 def _in_numbers(state: State, p: Tensor) -> State:
     """Return a parameter's state with numbers for codes, in tensors of its own."""
-    numbers = named_state(restored(own_entries(state), p.shape)).in_numbers()
+    numbers = named_state(restored(own_entries(state), p.shape)).all_in_floating_point()
     found: State = {key: int(x) if key == "step" else x.clone() for key, x in numbers.items()}
     for key in ALIKE:
         if key in found and found[key].shape != p.shape:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch.checkpoints.foreign._codec import Codec, Place
-from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
+from layerwise.torch.checkpoints.foreign._codec import Codec, TargetParameter
+from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, AdamCodec, MomentumCodec
 from layerwise.torch.groups._members import Group, State
 
 WRAPPED = "__bnb_optimizer_quant_state__"  # where version 0.50 stores them in a checkpoint
@@ -23,7 +23,7 @@ TABLES = {"state1": "dynamic", "state2": "udynamic"}
 GROUP = 32
 
 
-def _config(place: Place) -> Any:
+def _config(place: TargetParameter) -> Any:
     return place.optimizer.get_config(place.number, place.i, place.group)
 
 
@@ -54,7 +54,7 @@ def by_element(scales: Tensor, numel: int, *sizes: int) -> Tensor:
     return scales.repeat_interleave(found)[:numel]
 
 
-class OfBits(Codec):
+class EightBitCodec(Codec):
     """Common code: 8-bit numbers, or plain ones for parameters where theirs has those; and the norm of an update if
     theirs bounds it.
     """
@@ -75,7 +75,7 @@ class OfBits(Codec):
         found: Tensor = table[x.flatten().long()] * by_element(largest, x.numel(), BLOCK, OLD_BLOCK)
         return found.view(x.shape)
 
-    def stored(self, x: Tensor, key: str, place: Place) -> State:
+    def stored(self, x: Tensor, key: str, place: TargetParameter) -> State:
         theirs, config, number = place.optimizer, _config(place), key[-1]
         if config["optim_bits"] != 8 or place.p.numel() < config["min_8bit_size"]:
             return {key: x.float()}
@@ -85,12 +85,12 @@ class OfBits(Codec):
         codes, largest = nearest_codes(x, table)
         return {key: codes, f"qmap{number}": table, f"absmax{number}": largest}
 
-    def write(self, ours: State, place: Place) -> State:
+    def write(self, ours: State, place: TargetParameter) -> State:
         bound = {"unorm_vec": torch.zeros(1, device=place.p.device)} if _config(place)["max_unorm"] > 0 else {}
         return {**super().write(ours, place), **bound}
 
 
-class BitsAdam(OfBits, Adam):
+class BitsAdam(EightBitCodec, AdamCodec):
     """Two moments; AdEMAMix has a pair in the place of the first."""
 
     fields: ClassVar = {"exp_avg": "state1", "exp_avg_sq": "state2"}
@@ -102,7 +102,7 @@ class BitsAdam(OfBits, Adam):
         return found
 
 
-class BitsSGD(OfBits, Momentum):
+class BitsSGD(EightBitCodec, MomentumCodec):
     """A momentum, the first of betas; Lion, RMSprop and Adagrad keep other state under its name."""
 
     fields: ClassVar = {"momentum_buffer": "state1"}
@@ -125,13 +125,13 @@ class BitsSGD(OfBits, Momentum):
         return {**super().write_options(ours, theirs), "betas": (ours["momentum"], *theirs["betas"][1:])}
 
 
-class Bounded(OfBits):
+class Bounded(EightBitCodec):
     """LAMB and LARS: theirs bounds only the steps of tensors without 8-bit state."""
 
     options: ClassVar[str]  # our options with the same steps
 
-    def doubts(self, saved: Group) -> Iterable[str]:
-        yield from super().doubts(saved)
+    def checkpoint_warnings(self, saved: Group) -> Iterable[str]:
+        yield from super().checkpoint_warnings(saved)
         states = [_unwrapped(one)["state1"] for one in saved["state"].values()]
         if bounded := sum(x.dtype is not torch.uint8 for x in states):
             yield (
@@ -182,11 +182,11 @@ class Flash(Codec):
         return {name: x for name, x in found.items() if name != "initial_lr" or x != theirs["lr"]}
 
 
-class FlashAdam(Flash, Adam):
+class FlashAdam(Flash, AdamCodec):
     """Two moments."""
 
 
-class FlashSGD(Flash, Momentum):
+class FlashSGD(Flash, MomentumCodec):
     """A momentum."""
 
 

@@ -8,18 +8,18 @@ from typing import ClassVar
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch.checkpoints._loading import checked_lr
-from layerwise.torch.checkpoints.foreign._codec import Codec, Place, keys
+from layerwise.torch.checkpoints._loading import momentum_lr
+from layerwise.torch.checkpoints.foreign._codec import Codec, TargetParameter, key_set
 from layerwise.torch.groups._members import Group, State
 
-ADAM = keys("lr betas eps weight_decay")
-SGD = keys("lr momentum dampening weight_decay")
-LION = keys("lr betas weight_decay")
-MUON = keys("lr weight_decay momentum nesterov ns_coefficients eps ns_steps adjust_lr_fn")
-LAMB = ADAM | keys("bias_correction grad_averaging max_grad_norm")
+ADAM = key_set("lr betas eps weight_decay")
+SGD = key_set("lr momentum dampening weight_decay")
+LION = key_set("lr betas weight_decay")
+MUON = key_set("lr weight_decay momentum nesterov ns_coefficients eps ns_steps adjust_lr_fn")
+LAMB = ADAM | key_set("bias_correction grad_averaging max_grad_norm")
 
 
-class Adam(Codec):
+class AdamCodec(Codec):
     """Two moments, where the first is a mean or, in LAMB without grad_averaging, a sum."""
 
     fields: ClassVar = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
@@ -32,7 +32,7 @@ class Adam(Codec):
             )
         return super().read(theirs, group)
 
-    def write(self, ours: State, place: Place) -> State:
+    def write(self, ours: State, place: TargetParameter) -> State:
         place.check("grad_averaging", bool(place.group.get("grad_averaging", True)))
         if place.group.get("amsgrad"):
             raise StateError(
@@ -45,12 +45,12 @@ class Adam(Codec):
 
 
 @dataclass(frozen=True)
-class TorchAdam(Adam):
+class TorchAdam(AdamCodec):
     """PyTorch's Adam and AdamW, whose groups say which of the two they are of."""
 
     decoupled: bool = False
 
-    def doubt(self, theirs: Group, ours: Group | None = None) -> str | None:
+    def group_warning(self, theirs: Group, ours: Group | None = None) -> str | None:
         found = bool(theirs.get("decoupled_weight_decay", self.decoupled))
         wanted = self.decoupled if ours is None else ours.get("decay") == "decoupled"
         if found == wanted or not (theirs if ours is None else ours).get("weight_decay"):
@@ -68,7 +68,7 @@ class TorchAdam(Adam):
         )
 
 
-class Momentum(Codec):
+class MomentumCodec(Codec):
     """A momentum of gradients, without lr."""
 
     fields: ClassVar = {"momentum_buffer": "momentum_buffer"}
@@ -78,16 +78,16 @@ class Momentum(Codec):
         found = super().read(theirs, group)
         return {} if found["momentum_buffer"] is None else found
 
-    def write(self, ours: State, place: Place) -> State:
+    def write(self, ours: State, place: TargetParameter) -> State:
         if ours.keys() == {"step"}:  # as without momentum, for which theirs keeps nothing either
             return {}
         buffer = ours["momentum_buffer"]
         if place.ours.get("lr_in_momentum", False):
-            buffer = buffer / checked_lr("the checkpoint", place.ours["lr"], False)
+            buffer = buffer / momentum_lr("the checkpoint", place.ours["lr"], False)
         return super().write({**ours, "momentum_buffer": buffer}, place)
 
 
-class Signs(Codec):
+class LionCodec(Codec):
     """Lion's mean of gradients."""
 
     fields: ClassVar = {"exp_avg": "exp_avg"}
@@ -101,31 +101,31 @@ class Signs(Codec):
         return super().read(theirs, group)
 
 
-class Orthogonal(Codec):
+class MuonCodec(Codec):
     """Muon's mean of gradients."""
 
     fields: ClassVar = {"momentum_buffer": "momentum_buffer"}
 
 
-class OfTorchao(Adam):
+class TorchaoCodec(AdamCodec):
     """Two moments in few bits."""
 
-    def stored(self, x: Tensor, key: str, place: Place) -> State:
+    def stored(self, x: Tensor, key: str, place: TargetParameter) -> State:
         # Their buffers quantize what is copied into them.
         return {key: place.optimizer._new_buffer(place.p, key == "exp_avg").copy_(x)}
 
 
 CODECS: dict[str, Codec] = {
-    "apex.FusedLAMB": Adam("Lamb", LAMB, count=int, in_group=True),
-    "timm.Lamb": Adam("Lamb", LAMB | {"trust_clip", "always_adapt"}, in_group=True),
-    "timm.Lars": Momentum("Lars", SGD | keys("nesterov trust_coeff trust_clip always_adapt eps"), count=None),
-    "timm.Lion": Signs("Lion", LION, count=None),
-    "lion_pytorch.Lion": Signs("Lion", LION, count=None),
+    "apex.FusedLAMB": AdamCodec("Lamb", LAMB, count=int, in_group=True),
+    "timm.Lamb": AdamCodec("Lamb", LAMB | {"trust_clip", "always_adapt"}, in_group=True),
+    "timm.Lars": MomentumCodec("Lars", SGD | key_set("nesterov trust_coeff trust_clip always_adapt eps"), count=None),
+    "timm.Lion": LionCodec("Lion", LION, count=None),
+    "lion_pytorch.Lion": LionCodec("Lion", LION, count=None),
     "torch.Adam": TorchAdam("AdamW", ADAM | {"amsgrad"}),
     "torch.AdamW": TorchAdam("AdamW", ADAM | {"amsgrad"}, decoupled=True),
-    "torch.Muon": Orthogonal("Muon", MUON, count=None),
-    "torch.SGD": Momentum("SGD", SGD | {"nesterov"}, count=None),
+    "torch.Muon": MuonCodec("Muon", MUON, count=None),
+    "torch.SGD": MomentumCodec("SGD", SGD | {"nesterov"}, count=None),
     **dict.fromkeys(
-        ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), OfTorchao("AdamW", ADAM | {"amsgrad"})
+        ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), TorchaoCodec("AdamW", ADAM | {"amsgrad"})
     ),
 }

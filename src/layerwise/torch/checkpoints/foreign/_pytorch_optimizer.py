@@ -10,12 +10,12 @@ from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints.foreign._adafactor import T5Adafactor, means_of
-from layerwise.torch.checkpoints.foreign._codec import Codec, Place, keys
-from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
+from layerwise.torch.checkpoints.foreign._codec import Codec, TargetParameter, key_set
+from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, AdamCodec, MomentumCodec
 from layerwise.torch.groups._members import Group, State
 
-DECAY = keys("lr betas weight_decay weight_decouple")
-FACTORED = DECAY | keys("fixed_decay ams_bound eps1 eps2")
+DECAY = key_set("lr betas weight_decay weight_decouple")
+FACTORED = DECAY | key_set("fixed_decay ams_bound eps1 eps2")
 
 
 def _check_bound(theirs: State) -> None:
@@ -33,7 +33,7 @@ def _check_unbound(group: Group) -> None:
         )
 
 
-class AdaFactor(T5Adafactor):
+class BetasAdafactorCodec(T5Adafactor):
     """Adafactor, whose momentum is the first of betas."""
 
     def averages(self, group: Group) -> bool:
@@ -43,7 +43,7 @@ class AdaFactor(T5Adafactor):
         _check_bound(theirs)
         return super().read(theirs, group)
 
-    def write(self, ours: State, place: Place) -> State:
+    def write(self, ours: State, place: TargetParameter) -> State:
         _check_unbound(place.group)
         return super().write(ours, place)
 
@@ -51,7 +51,7 @@ class AdaFactor(T5Adafactor):
         return {name: x for name, x in super().read_options(theirs).items() if name != "betas"}  # beta1, beta2_cap
 
 
-class Came(T5Adafactor):
+class CameCodec(T5Adafactor):
     """CAME, with means of the squares of two quantities, for factored tensors."""
 
     pairs: ClassVar = ("exp_avg_sq", "exp_avg_res")
@@ -66,7 +66,7 @@ class Came(T5Adafactor):
             found |= {f"{name}_row": row, f"{name}_col": col}
         return found
 
-    def write(self, ours: State, place: Place) -> State:
+    def write(self, ours: State, place: TargetParameter) -> State:
         _check_unbound(place.group)
         found: State = {**self.beside, "exp_avg": ours["exp_avg"]}
         dims = self.dims(tuple(place.p.shape), place.group)
@@ -86,10 +86,10 @@ class Came(T5Adafactor):
         return {**rates, "betas": (*ours["betas"], *theirs["betas"][2:])}
 
 
-class Lars(Momentum):
+class LarsCodec(MomentumCodec):
     """A momentum of gradients, which theirs scales and decays only for matrices."""
 
-    def doubts(self, saved: Group) -> Iterable[str]:
+    def checkpoint_warnings(self, saved: Group) -> Iterable[str]:
         for number, group in enumerate(saved["param_groups"]):
             buffers = [saved["state"].get(key, {}).get("momentum_buffer") for key in group["params"]]
             if group["weight_decay"] and any(x is not None and x.ndim < 2 for x in buffers):
@@ -100,23 +100,25 @@ class Lars(Momentum):
                 )
 
 
-class StableAdamW(Adam):
+class StableAdamWCodec(AdamCodec):
     """Two moments, and the remainders of 16-bit weights, which theirs may keep with them."""
 
-    def write(self, ours: State, place: Place) -> State:
+    def write(self, ours: State, place: TargetParameter) -> State:
         low = place.group["kahan_sum"] and place.p.dtype in (torch.float16, torch.bfloat16)
         lacking: Tensor | None = torch.zeros_like(place.p) if low else None
         return {**super().write(ours, place), "kahan_comp": lacking}
 
 
 CODECS: dict[str, Codec] = {
-    "pytorch_optimizer.AdaFactor": AdaFactor(
-        "Adafactor", FACTORED | keys("scale_parameter relative_step warmup_init"), count=int, in_group=True
+    "pytorch_optimizer.AdaFactor": BetasAdafactorCodec(
+        "Adafactor", FACTORED | key_set("scale_parameter relative_step warmup_init"), count=int, in_group=True
     ),
-    "pytorch_optimizer.CAME": Came("Came", FACTORED, count=int, in_group=True),
-    "pytorch_optimizer.LARS": Lars("Lars", SGD | keys("nesterov trust_coefficient"), count=None),
-    "pytorch_optimizer.Lamb": Adam(
-        "Lamb", DECAY | keys("eps rectify grad_averaging max_grad_norm adam"), count=int, in_group=True
+    "pytorch_optimizer.CAME": CameCodec("Came", FACTORED, count=int, in_group=True),
+    "pytorch_optimizer.LARS": LarsCodec("Lars", SGD | key_set("nesterov trust_coefficient"), count=None),
+    "pytorch_optimizer.Lamb": AdamCodec(
+        "Lamb", DECAY | key_set("eps rectify grad_averaging max_grad_norm adam"), count=int, in_group=True
     ),
-    "pytorch_optimizer.StableAdamW": StableAdamW("StableAdamW", ADAM | keys("kahan_sum"), count=int, in_group=True),
+    "pytorch_optimizer.StableAdamW": StableAdamWCodec(
+        "StableAdamW", ADAM | key_set("kahan_sum"), count=int, in_group=True
+    ),
 }

@@ -6,42 +6,42 @@ and `megatron.py` read other packages' maps), and is recognized from then on: `f
 None.
 """
 
-from layerwise.torch.sharding._flat._boxes import parts_in_buffer, seen
+from layerwise.torch.sharding._flat._boxes import cuttable_shape, parts_in_buffer
 from layerwise.torch.sharding._flat._buffers import (
     CHANGES,
-    Flat,
+    FlatBuffer,
     Stretch,
     any_known,
     check_saved_whole,
     checked_flat_of,
     flat_of,
-    forget,
+    forget_buffer,
     is_known,
     missing_gradient,
-    stretched,
-    tensors_of,
+    tensor_names,
     whole_shape,
+    without_gaps,
 )
-from layerwise.torch.sharding._flat._wrappers import check_described, check_own, flattened_in, is_marked
+from layerwise.torch.sharding._flat._wrappers import check_described, check_own, is_marked, tensors_in
 
 __all__ = [
     "CHANGES",
-    "Flat",
+    "FlatBuffer",
     "Stretch",
     "any_known",
     "check_described",
     "check_own",
     "check_saved_whole",
     "checked_flat_of",
+    "cuttable_shape",
     "flat_of",
-    "flattened_in",
-    "forget",
+    "forget_buffer",
     "is_known",
     "is_marked",
     "missing_gradient",
     "parts_in_buffer",
-    "seen",
-    "stretched",
-    "tensors_of",
+    "tensor_names",
+    "tensors_in",
     "whole_shape",
+    "without_gaps",
 ]

@@ -35,7 +35,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class SpreadTensor:
     """A tensor whose stretches lie on several ranks."""
 
     name: str
@@ -44,11 +44,13 @@ class Spread:
 
 
 @dataclass(frozen=True, eq=False)
-class Flat:
+class FlatBuffer:
     """The contents of a flat buffer, on this rank and on the others of its group."""
 
     length: int
-    spreads: tuple[Spread, ...]  # of which some rank's buffer has a part, in the order that they have on all ranks
+    spreads: tuple[
+        SpreadTensor, ...
+    ]  # of which some rank's buffer has a part, in the order that they have on all ranks
     rank: int
     parts: int = 1
     axes: tuple[tuple[Any, None], ...] = ()  # the axis over which tensors are cut anywhere
@@ -70,20 +72,20 @@ class Flat:
         return tuple(each)
 
 
-FORGOTTEN = Flat(0, (), 0)  # in the copy of a buffer, which may be on another rank
+FORGOTTEN = FlatBuffer(0, (), 0)  # in the copy of a buffer, which may be on another rank
 CHANGES = [0]
 """The number of times that descriptions were added or replaced in this process."""
 # None: FSDP1 has left the parameter whole
-_known: MutableMapping[Tensor, Flat | None] = WeakTensorKeyDictionary()
+_known: MutableMapping[Tensor, FlatBuffer | None] = WeakTensorKeyDictionary()
 
 
-def know(p: Tensor, flat: Flat | None) -> None:
+def remember_buffer(p: Tensor, flat: FlatBuffer | None) -> None:
     """Remember the contents of a buffer for as long as the buffer exists."""
     _known[p] = flat
     CHANGES[0] += 1
 
 
-def forget(p: Tensor) -> None:
+def forget_buffer(p: Tensor) -> None:
     """Record that this is the copy of a buffer, unless it was described by itself."""
     if p not in _known:
         _known[p] = FORGOTTEN
@@ -99,13 +101,13 @@ def is_known(p: Tensor) -> bool:
     return bool(_known) and p in _known
 
 
-def flat_of(p: Tensor) -> Flat | None:
+def flat_of(p: Tensor) -> FlatBuffer | None:
     """Return the contents of a tensor if it is a flat buffer."""
-    flat: Flat | None = _known.get(p) if _known else None
+    flat: FlatBuffer | None = _known.get(p) if _known else None
     return flat
 
 
-def checked_flat_of(name: str, p: Tensor) -> Flat | None:
+def checked_flat_of(name: str, p: Tensor) -> FlatBuffer | None:
     """Return the contents of a flat buffer; raise if the buffer does not fit its description."""
     flat = flat_of(p)
     if flat is FORGOTTEN:
@@ -153,14 +155,14 @@ def elements(stretch: Stretch, buffer: Tensor) -> Tensor:
     return buffer[at : at + stretch.end - stretch.start]
 
 
-def stretched(params: Sequence[Tensor], grads: Sequence[Tensor]) -> Iterator[Tensor]:
+def without_gaps(params: Sequence[Tensor], grads: Sequence[Tensor]) -> Iterator[Tensor]:
     """Yield gradients without the gaps between the stretches of a buffer."""
     for p, g in zip(params, grads, strict=True):
         flat = flat_of(p)
         yield from [g] if flat is None else (elements(one, g) for one in flat.stretches)
 
 
-def tensors_of(p: Tensor, name: str) -> list[str]:
+def tensor_names(p: Tensor, name: str) -> list[str]:
     """Return the names of the tensors whose parts a parameter of this name holds."""
     flat = flat_of(p)
     return [name] if flat is None else [one.name for one in flat.spreads]

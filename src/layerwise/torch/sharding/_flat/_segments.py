@@ -15,7 +15,7 @@ from layerwise.errors import ParameterError, SynchronizationError
 from layerwise.torch.groups._members import GroupDict
 from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor, ranks_named
 from layerwise.torch.sharding._flat._boxes import gaps
-from layerwise.torch.sharding._flat._buffers import Flat, Spread, Stretch, know
+from layerwise.torch.sharding._flat._buffers import FlatBuffer, SpreadTensor, Stretch, remember_buffer
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -27,7 +27,7 @@ SAME = (
 )
 
 
-class Shard(NamedTuple):
+class MappedParameter(NamedTuple):
     """A parameter as another package maps it: the stretches in it, and the ranks that hold other parts of its
     tensors.
     """
@@ -61,7 +61,7 @@ class Segments:
         group: ProcessGroup | None = None,
         replicas: ProcessGroup | None = None,
     ) -> None:
-        flats = exchanged(buffers, group, replicas)
+        flats = describe_together(buffers, group, replicas)
         named = [
             (flat.spreads[0].name if len(flat.spreads) == 1 else f"buffer {i}", p)
             for i, (p, flat) in enumerate(flats.items())
@@ -81,15 +81,15 @@ class Segments:
         return [{**group, "params": list(group["params"])} for group in self._groups]
 
 
-def segments_of(shards: Sequence[Shard], saved_whole: bool, groups: Sequence[GroupDict] = ({},)) -> Segments:
+def segments_of(shards: Sequence[MappedParameter], saved_whole: bool, groups: Sequence[GroupDict] = ({},)) -> Segments:
     """Describe another package's shards, in its groups. All ranks with parts of their tensors call this together."""
     for p in (one.p for one in shards if one.stretches is None):
-        know(p, None)
+        remember_buffer(p, None)
     cut = [one for one in shards if one.stretches is not None]
     for group in dict.fromkeys(one.group for one in cut):
         ours = [one for one in cut if one.group is group]
         buffers = {one.p: one.stretches or () for one in ours}
-        exchanged(buffers, group, ours[0].replicas, [one.beside for one in ours], saved_whole)
+        describe_together(buffers, group, ours[0].replicas, [one.beside for one in ours], saved_whole)
     made = Segments.__new__(Segments)
     made._groups = [
         {**kept, "params": [(one.name, one.p) for one in shards if one.of_group == number]}
@@ -98,13 +98,13 @@ def segments_of(shards: Sequence[Shard], saved_whole: bool, groups: Sequence[Gro
     return made
 
 
-def exchanged(
+def describe_together(
     buffers: Mapping[Tensor, Iterable[Stretch | tuple[object, ...]]],
     group: ProcessGroup | None = None,
     replicas: ProcessGroup | None = None,
     beside: Iterable[Iterable[Tensor] | None] = (),
     saved_whole: bool | None = None,
-) -> dict[Tensor, Flat]:
+) -> dict[Tensor, FlatBuffer]:
     """Describe these buffers together with the other ranks of a group, from now on.
 
     `beside` lists for each buffer the parameters that have gradients when it has one; by default all of the buffers.
@@ -119,7 +119,7 @@ def exchanged(
     _check_alike(said, ranks)
     others = () if replicas is None else (axis_of(replicas),)
     saved_whole = len(ranks) > 1 if saved_whole is None else saved_whole
-    flats: dict[Tensor, Flat] = {}
+    flats: dict[Tensor, FlatBuffer] = {}
     for i, (p, own) in enumerate(zip_longest(buffers, beside)):
         stretches = [one[i] for one in said]
         names = dict.fromkeys(stretch.name for each in stretches for stretch in each)
@@ -134,9 +134,9 @@ def exchanged(
             )
         axes = ((axis_of(group), None),) if cut else ()
         where = p.numel(), spreads, rank, len(ranks), axes, others
-        flats[p] = Flat(*where, tuple(map(ref, own or buffers)), saved_whole)
+        flats[p] = FlatBuffer(*where, tuple(map(ref, own or buffers)), saved_whole)
     for p, flat in flats.items():
-        know(p, flat)
+        remember_buffer(p, flat)
     return flats
 
 
@@ -214,10 +214,10 @@ def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
             raise SynchronizationError(f"{name!r} is in {both}. {SAME}.")
 
 
-def _spread(name: str, said: Sequence[Sequence[Stretch]], ranks: Sequence[int]) -> Spread:
+def _spread(name: str, said: Sequence[Sequence[Stretch]], ranks: Sequence[int]) -> SpreadTensor:
     shape = next(one.shape for own in said for one in own if one.name == name)
     each = tuple(tuple(one for one in own if one.name == name and one.start < one.end) for own in said)
     held = [(one.start, one.end, rank) for rank, own in zip(ranks, each, strict=True) for one in own]
     if wrong := gaps(prod(shape), held):
         raise SynchronizationError(f"the stretches of {name!r} do not fit together: {wrong}. {SAME}.")
-    return Spread(name, shape, each)
+    return SpreadTensor(name, shape, each)

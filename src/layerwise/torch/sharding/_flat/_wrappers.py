@@ -57,7 +57,7 @@ def check_described(name: str, p: Tensor) -> None:
         )
 
 
-def flattened_in(p: Any) -> list[tuple[str, Shape]] | None:
+def tensors_in(p: Any) -> list[tuple[str, Shape]] | None:
     """Return the names and shapes of the tensors that FSDP1 has put into a parameter, or None."""
     if not hasattr(p, "_is_flat_param"):
         return None

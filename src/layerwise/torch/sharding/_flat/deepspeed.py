@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch.sharding._flat._buffers import Stretch
-from layerwise.torch.sharding._flat._segments import Segments, Shard, segments_of
+from layerwise.torch.sharding._flat._segments import MappedParameter, Segments, segments_of
 
 # The flat partitions of a group's weights in full precision, and the parameters in them.
 STAGES_1_AND_2 = ("single_partition_of_fp32_groups", "bit16_groups")
@@ -52,7 +52,9 @@ def from_deepspeed(engine: object) -> Segments:
     return segments
 
 
-def _by_fragments(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Shard]:
+def _by_fragments(
+    zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]
+) -> Iterator[MappedParameter]:
     """Yield partitions of one flat buffer for each group; its fragment maps give the part of each parameter in it."""
     for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
         stretches = []
@@ -63,10 +65,10 @@ def _by_fragments(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping
             else:
                 own, there = p._hp_mapping.lp_fragment_address, p._hp_mapping.hp_fragment_address
                 stretches.append(Stretch(name, shape, own.start, own.start + own.numel, there.start))
-        yield Shard(f"partition {i}", buffer, stretches, zero.real_dp_process_group[i], of_group=i)
+        yield MappedParameter(f"partition {i}", buffer, stretches, zero.real_dp_process_group[i], of_group=i)
 
 
-def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Shard]:
+def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[MappedParameter]:
     """Yield partitions of stage 3: each parameter is cut into equal parts, the last with padding."""
     groups = getattr(zero, "sub_group_process_groups", None) or [zero.dp_process_group] * len(flats)
     for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
@@ -77,7 +79,7 @@ def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Ten
             start, end = min(rank * part, numel), min((rank + 1) * part, numel)
             stretches.append(Stretch(names[p], tuple(p.ds_shape), start, end, at))
             at += part
-        yield Shard(f"partition {i}", buffer, stretches, groups[i], of_group=zero.sub_group_to_group_id[i])
+        yield MappedParameter(f"partition {i}", buffer, stretches, groups[i], of_group=zero.sub_group_to_group_id[i])
 
 
 def _check_stepped_together(inner: Any, steps: int) -> None:

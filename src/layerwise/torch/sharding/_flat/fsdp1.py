@@ -10,7 +10,7 @@ from torch import nn
 from layerwise.errors import HyperparameterError, ParameterError, sentence
 from layerwise.torch.groups._members import without_wrappers
 from layerwise.torch.sharding._flat._buffers import Stretch
-from layerwise.torch.sharding._flat._segments import ALONE, Segments, Shard, segments_of
+from layerwise.torch.sharding._flat._segments import ALONE, MappedParameter, Segments, segments_of
 
 FLAT = "_flat_param"
 LEAF = "leaf"
@@ -39,11 +39,13 @@ def from_fsdp1(model: nn.Module) -> Segments:
     each = zip(prefixes, handles, strict=True)
     shards = [one for prefix, (_, module, handle) in each for one in _shards(prefix, module, handle)]
     own = {id(one.p) for one in shards}
-    others = [Shard(without_wrappers(name), p, None) for name, p in model.named_parameters() if id(p) not in own]
+    others = [
+        MappedParameter(without_wrappers(name), p, None) for name, p in model.named_parameters() if id(p) not in own
+    ]
     return segments_of([*shards, *others], True)
 
 
-def _shards(prefix: str, module: Any, handle: Any) -> Iterator[Shard]:
+def _shards(prefix: str, module: Any, handle: Any) -> Iterator[MappedParameter]:
     flat = handle.flat_param
     cut = handle.uses_sharded_strategy
     group = handle.process_group if cut else ALONE
@@ -57,10 +59,10 @@ def _shards(prefix: str, module: Any, handle: Any) -> Iterator[Shard]:
         )
     stretches = list(map(_stretch, names, flat._shapes, flat._shard_param_infos))
     if flat._params is None:
-        yield Shard(prefix + FLAT, flat, stretches, *where)
+        yield MappedParameter(prefix + FLAT, flat, stretches, *where)
         return
     for name, p, one in zip(names, flat._params, stretches, strict=True):
-        yield Shard(name, p, [one._replace(offset=0)] if cut else None, *where)
+        yield MappedParameter(name, p, [one._replace(offset=0)] if cut else None, *where)
 
 
 def _stretch(name: str, shape: Any, info: Any) -> Stretch:

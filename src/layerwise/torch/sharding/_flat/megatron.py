@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from layerwise.errors import HyperparameterError, ParameterError, sentence
 from layerwise.torch.groups._members import without_wrappers
 from layerwise.torch.sharding._flat._buffers import Stretch
-from layerwise.torch.sharding._flat._segments import Segments, Shard, segments_of
+from layerwise.torch.sharding._flat._segments import MappedParameter, Segments, segments_of
 
 # Parameters of the model, and the shards that are stepped for them, group by group.
 LISTS = (("model_fp32_groups", "shard_fp32_groups"), ("model_float16_groups", "shard_fp32_from_float16_groups"))
@@ -99,7 +99,7 @@ def _shards(distributed: Any) -> Iterator[tuple[Tensor, tuple[Tensor, int, int, 
                 yield p, (own[i], number, ranges[p].start, ranges[p].end)
 
 
-def _with_empty_ones(distributed: Any, params: Sequence[Tensor], names: Mapping[Tensor, str]) -> list[Shard]:
+def _with_empty_ones(distributed: Any, params: Sequence[Tensor], names: Mapping[Tensor, str]) -> list[MappedParameter]:
     """Return a shard of every parameter, in the same order on all ranks."""
     here, group = dict(_shards(distributed)), distributed.data_parallel_group
     # Ranks with the same shards, if there are several instances of the optimizer.
@@ -120,5 +120,5 @@ def _with_empty_ones(distributed: Any, params: Sequence[Tensor], names: Mapping[
         empty = nn.Parameter(torch.empty(0, dtype=dtype, device=p.device))
         shard, _, start, end = here.get(p, (empty, number, 0, 0))
         stretch = Stretch(names[p], tuple(p.shape), start, end, 0)
-        found.append(Shard(names[p], shard, [stretch], group, replicas, number))
+        found.append(MappedParameter(names[p], shard, [stretch], group, replicas, number))
     return found

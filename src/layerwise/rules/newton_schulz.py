@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 from layerwise.options.values import Scalar, is_number
 from layerwise.rules.arrays import is_complex, scaled, square
-from layerwise.rules.asks import Array, Asking, Functions, Gram, Mean, Shape, Whole
-from layerwise.rules.products import HALVES, operand, product, symmetric, weighted
-from layerwise.rules.scalars import at_least, leveller, root
+from layerwise.rules.products import HALVES, operand, product, quadratic, symmetric
+from layerwise.rules.requests import Array, Asking, Functions, Gram, Mean, Shape, WholeMatrices
+from layerwise.rules.scalars import at_least, leveling_power, root
 
 Polynomial = tuple[float, float, float]
 Stretches = tuple[tuple[Polynomial, ...], ...]
@@ -40,7 +40,7 @@ SMALLER = 2.0**-40  # the factor on sizes that are added up, so that their sum f
 PER_NUMBER = 4000  # multiplications in the time in which an accelerator sends a number
 
 
-class Sides(NamedTuple):
+class GramDims(NamedTuple):
     """The dimensions that count the rows of G, those that G sums over, and whether a rank works on whole matrices."""
 
     kept: Shape
@@ -49,13 +49,15 @@ class Sides(NamedTuple):
     whole: bool = True
 
 
-def shorter_kept(shape: Shape, rows: Shape, cols: Shape) -> Sides:
+def gram_dims(shape: Shape, rows: Shape, cols: Shape) -> GramDims:
     """Return the sides of a whole tensor: G sums over the longer one."""
     m, n = _length(shape, rows), _length(shape, cols)
-    return Sides(rows, cols, m * n) if m <= n else Sides(cols, rows, m * n)
+    return GramDims(rows, cols, m * n) if m <= n else GramDims(cols, rows, m * n)
 
 
-def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: Stretches, replicas: int) -> Sides:
+def sharded_gram_dims(
+    sides: GramDims, shape: Shape, parts: Shape | None, stretches: Stretches, replicas: int
+) -> GramDims:
     """Return the sides of a tensor that is cut into this many parts along each dimension, or anywhere (None).
 
     If only one side is cut, G can be summed over it: ranks add up their parts of G. Otherwise the matrix is brought
@@ -69,19 +71,19 @@ def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: St
     if (across > 1) == (along > 1):
         return sides
     kept, summed = (sides.summed, sides.kept) if across > 1 else (sides.kept, sides.summed)
-    added = Sides(kept, summed, sides.entries, whole=False)
+    added = GramDims(kept, summed, sides.entries, whole=False)
     whole = _whole_costs(sides, shape, across * along, replicas, stretches)
     return sides if whole < _costs(added, shape, across * along, stretches) else added
 
 
-def _costs(sides: Sides, shape: Shape, parts: int, stretches: Stretches) -> float:
+def _costs(sides: GramDims, shape: Shape, parts: int, stretches: Stretches) -> float:
     """Return the work of a rank, in multiplications, if ranks add up their parts of G."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
     sent = 2 * len(stretches) * kept * kept
     return sent * PER_NUMBER + multiplications(kept, summed / parts, stretches)
 
 
-def _whole_costs(sides: Sides, shape: Shape, parts: int, replicas: int, stretches: Stretches) -> float:
+def _whole_costs(sides: GramDims, shape: Shape, parts: int, replicas: int, stretches: Stretches) -> float:
     """Return the same if matrices are brought together, each on one of the ranks, which share the work."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
     sharing = max(1, parts * replicas)
@@ -99,7 +101,7 @@ def _length(shape: Shape, dims: Shape) -> int:
     return prod(shape[d] for d in dims)
 
 
-def least_work(polynomials: Sequence[Polynomial], sides: Sides, shape: Shape, dtype: str | None = None) -> Stretches:
+def least_work(polynomials: Sequence[Polynomial], sides: GramDims, shape: Shape, dtype: str | None = None) -> Stretches:
     """Return the iterations of a whole tensor, divided into the stretches that take the fewest multiplications."""
     if 2 * _length(shape, sides.summed) < 3 * _length(shape, sides.kept):
         return tuple((one,) for one in polynomials)
@@ -119,7 +121,7 @@ def in_stretches(polynomials: Sequence[Polynomial], dtype: str | None = None) ->
     return tuple(map(tuple, found))
 
 
-def matrices(xp: Functions, x: Array, kept: Shape, summed: Shape) -> Array:
+def as_matrices(xp: Functions, x: Array, kept: Shape, summed: Shape) -> Array:
     """Return a tensor as matrices, one for each entry along its other dimensions, which come first."""
     order = _order(x.ndim, kept, summed)
     others = [d for d in order if d not in kept and d not in summed]
@@ -127,7 +129,7 @@ def matrices(xp: Functions, x: Array, kept: Shape, summed: Shape) -> Array:
     return xp.reshape(_permuted(xp, x, order), sizes)
 
 
-def tensor(xp: Functions, x: Array, shape: Shape, kept: Shape, summed: Shape) -> Array:
+def from_matrices(xp: Functions, x: Array, shape: Shape, kept: Shape, summed: Shape) -> Array:
     """Return the tensor of which these are the matrices."""
     order = _order(len(shape), kept, summed)
     found = xp.reshape(x, tuple(shape[d] for d in order))
@@ -136,27 +138,27 @@ def tensor(xp: Functions, x: Array, shape: Shape, kept: Shape, summed: Shape) ->
 
 def gram(xp: Functions, x: Array, kept: Shape, summed: Shape) -> Array:
     """Return x·xᵀ of each matrix."""
-    x = matrices(xp, x, kept, summed)
+    x = as_matrices(xp, x, kept, summed)
     return symmetric(xp, x, xp.moveaxis(x.conj() if is_complex(x) else x, -1, -2))
 
 
 def orthogonalized(
-    xp: Functions, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None = None
+    xp: Functions, x: Array, sides: GramDims, stretches: Stretches, eps: Scalar, dtype: str | None = None
 ) -> Asking[Array]:
     """Return x / max(‖x‖, eps) with all singular values brought to about 1. Products have the digits of `dtype`."""
     own = x.dtype
     if dtype in HALVES:
         x = operand(xp, (yield from _of_norm(xp, x, sides, UNIT, eps)), dtype)
     if sides.whole:
-        work, sent = AtOnce(xp, sides, stretches, eps, dtype), dtype if dtype in HALVES else None
-        (x,) = yield (Whole(x, sides.kept, sides.summed, work, sent),)
+        work, sent = WholeIterations(xp, sides, stretches, eps, dtype), dtype if dtype in HALVES else None
+        (x,) = yield (WholeMatrices(x, sides.kept, sides.summed, work, sent),)
     else:
         x = yield from _iterated(xp, x, sides, stretches, eps, dtype)
     return scaled(1 / UNIT if dtype in HALVES else 1.0, xp.asarray(x, dtype=own))
 
 
 def _iterated(
-    xp: Functions, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None
+    xp: Functions, x: Array, sides: GramDims, stretches: Stretches, eps: Scalar, dtype: str | None
 ) -> Asking[Array]:
     """Return the same. In 16 bits x already has the norm UNIT, and the result is UNIT times as long."""
     kept, summed, shape = sides.kept, sides.summed, tuple(x.shape)
@@ -165,16 +167,16 @@ def _iterated(
         x, level = yield from _levelled(xp, x, kept + summed)
     for i, stretch in enumerate(stretches):
         (G,) = yield (Gram(x, kept, summed),)
-        x, G = matrices(xp, x, kept, summed), operand(xp, G, dtype)
+        x, G = as_matrices(xp, x, kept, summed), operand(xp, G, dtype)
         if i == 0 and unit == 1:
-            least = eps * (level if is_number(level) else matrices(xp, level, kept, summed))
+            least = eps * (level if is_number(level) else as_matrices(xp, level, kept, summed))
             size = at_least(xp, root(xp, _trace(xp, G)), least)
             x, G = x / size, G / size / size
-        x = tensor(xp, product(xp, _polynomials(xp, G, stretch, unit, dtype), x, dtype), shape, kept, summed)
+        x = from_matrices(xp, product(xp, _polynomials(xp, G, stretch, unit, dtype), x, dtype), shape, kept, summed)
     return x
 
 
-def _of_norm(xp: Functions, x: Array, sides: Sides, norm: float, eps: Scalar) -> Asking[Array]:
+def _of_norm(xp: Functions, x: Array, sides: GramDims, norm: float, eps: Scalar) -> Asking[Array]:
     """Return norm·x / max(‖x‖, eps) of each matrix."""
     x, level = yield from _levelled(xp, x, sides.kept + sides.summed)
     (mean,) = yield (Mean(square(x), sides.kept + sides.summed),)
@@ -184,16 +186,16 @@ def _of_norm(xp: Functions, x: Array, sides: Sides, norm: float, eps: Scalar) ->
 def _levelled(xp: Functions, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
     """Return each matrix times a power of two that keeps all products of x within float32, and that number."""
     (mean,) = yield (Mean(abs(x) * SMALLER, dims),)
-    level = leveller(xp, mean / SMALLER)
+    level = leveling_power(xp, mean / SMALLER)
     return scaled(level, x), level
 
 
 @dataclass(frozen=True, eq=False)
-class AtOnce:
+class WholeIterations:
     """The iterations of whole matrices as a function. Two that do the same are equal, so that both work at once."""
 
     xp: Functions
-    sides: Sides
+    sides: GramDims
     stretches: Stretches
     eps: Scalar
     dtype: str | None = None
@@ -207,7 +209,7 @@ class AtOnce:
         return hash(self._does)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AtOnce) and self._does == other._does
+        return isinstance(other, WholeIterations) and self._does == other._does
 
     def __call__(self, x: Array) -> Array:
         asking, answer = _iterated(self.xp, x, self.sides, self.stretches, self.eps, self.dtype), None
@@ -228,7 +230,7 @@ def _polynomials(xp: Functions, G: Array, stretch: Sequence[Polynomial], unit: f
     """Return the product of the polynomials of a stretch, given G of an x that is `unit` times as long."""
     Q = None
     for i, (a, b, c) in enumerate(stretch):
-        Z = weighted(xp, G, a, b / unit**2, c / unit**4, dtype)
+        Z = quadratic(xp, G, a, b / unit**2, c / unit**4, dtype)
         Q = Z if Q is None else operand(xp, symmetric(xp, Z, Q), dtype)
         if i + 1 < len(stretch):
             G = operand(xp, symmetric(xp, operand(xp, symmetric(xp, Z, G), dtype), Z), dtype)

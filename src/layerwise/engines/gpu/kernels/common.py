@@ -11,7 +11,7 @@ from layerwise.engines.gpu.kernels import tables as col
 
 
 @triton.jit
-def part_of(programs, c):
+def row_and_part(programs, c):
     """Return what program c works on: a row of another table, and the part of it."""
     return tl.load(programs + col.PROGRAM * c + col.PROGRAM_ROW), tl.load(programs + col.PROGRAM * c + col.PROGRAM_PART)
 
@@ -55,7 +55,7 @@ def write(at, x, mask, FULL: tl.constexpr, LAST: tl.constexpr = False):
 
 
 @triton.jit
-def fetch(address, kind, at, mask, OTHER: tl.constexpr, HALVES: tl.constexpr = True):
+def load_any_dtype(address, kind, at, mask, OTHER: tl.constexpr, HALVES: tl.constexpr = True):
     """Load numbers of any dtype as float64; of 16 bits only if HALVES."""
     single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == col.FLOAT32), other=OTHER)
     double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == col.FLOAT64), other=OTHER)
@@ -68,7 +68,7 @@ def fetch(address, kind, at, mask, OTHER: tl.constexpr, HALVES: tl.constexpr = T
 
 
 @triton.jit
-def put(address, kind, at, x, mask, HALVES: tl.constexpr = True):
+def store_any_dtype(address, kind, at, x, mask, HALVES: tl.constexpr = True):
     """Store numbers in the given dtype. They are converted directly, so that none overflows on the way."""
     single = tl.where(kind == col.FLOAT64, 0.0, x).to(tl.float32)
     tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == col.FLOAT32))
@@ -80,7 +80,7 @@ def put(address, kind, at, x, mask, HALVES: tl.constexpr = True):
 
 
 @triton.jit
-def goes(skip, C: tl.constexpr):
+def is_step_taken(skip, C: tl.constexpr):
     """Return True unless the step is skipped, which may be known only on the device."""
     if C.SKIPS:
         return tl.load(skip) == 0
@@ -88,7 +88,7 @@ def goes(skip, C: tl.constexpr):
 
 
 @triton.jit
-def count(params, begin):
+def count_step(params, begin):
     """Count the job's step, if its count is on the device. Only the program at the beginning of the tensor does so."""
     address = tl.load(params + col.COUNTER)
     counts = (address != 0) & (begin == 0)
@@ -116,7 +116,7 @@ def unless_off(a, x):
 
 
 @triton.jit
-def wants(k, divisor, C: tl.constexpr):
+def load_gradient_factors(k, divisor, C: tl.constexpr):
     """Load the numbers that scale, clip and divide the gradients of a job."""
     scale, sign = tl.load(k + col.G_SCALE).to(C.COMPUTE), tl.load(k + col.SIGN).to(C.COMPUTE)
     low, high = tl.load(k + col.GRAD_LOW).to(C.COMPUTE), tl.load(k + col.GRAD_HIGH).to(C.COMPUTE)
@@ -184,7 +184,7 @@ def gradient_alone(k, p, g, s):
 
 
 @triton.jit
-def summed(x, mask, PLAIN: tl.constexpr, FULL: tl.constexpr):
+def square_unless_plain(x, mask, PLAIN: tl.constexpr, FULL: tl.constexpr):
     """Return x if PLAIN, or else x², in float64, where the square of a float32 neither vanishes nor overflows."""
     wide = x.to(tl.float64)
     if not PLAIN:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerwise.catalog.hidden import ADAMW, rate_ratio
+from layerwise.catalog.hidden_matrices import ADAMW, adamw_rate_ratio
 from layerwise.options.checks import NONE, PATTERNS, all_matched, number, one_of
 from layerwise.options.fields import OFF
-from layerwise.options.names import pair
+from layerwise.options.names import checked_pair
 from layerwise.options.settings import Hyper
 
 # Values that a preset sets for Keras's arguments.
@@ -26,18 +26,18 @@ CHECKED = {
 }
 
 
-class Rest:
+class AdamWForRest:
     """AdamW for variables that are not hidden matrices, and the choice of these variables."""
 
     def __init__(self, given: Mapping[str, object], h: Hyper) -> None:
-        betas = pair(ADAMW.hyper, "betas", BETAS, given)
+        betas = checked_pair(ADAMW.hyper, "betas", BETAS, given)
         eps = ADAMW.hyper.check("eps", given["epsilon"], "epsilon")
         made: Any = ADAMW.hyper
         self.h: Hyper = made(lr=0.0, betas=betas, eps=eps, weight_decay=0.0, maximize=h.maximize)
         checked = {name: check(name, given[name], way_out) for name, (check, way_out) in CHECKED.items()}
         self.config = {**checked, **dict(zip(BETAS, betas, strict=True)), "epsilon": eps}
         ratio = self.config["adam_lr_ratio"]
-        self.lr_ratio = rate_ratio(h) if ratio is None else ratio
+        self.lr_ratio = adamw_rate_ratio(h) if ratio is None else ratio
 
     def decay(self, of_matrices: float | None) -> float | None:
         """Return the weight decay: the one of the matrices, or one of its own."""

@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 from math import prod
 from types import ModuleType
 
-from layerwise.rules.asks import Array
-from layerwise.storage import Format, Storage, groups
-from layerwise.storage.bit_views import Bits
-from layerwise.storage.bits import WORD, at_step, random, turned
+from layerwise.rules.requests import Array
+from layerwise.storage import Format, JobFormats, quantized_groups
+from layerwise.storage.bit_views import BitFunctions
+from layerwise.storage.bits import WORD, bits_of_group, keys_at_step, random
 from layerwise.storage.extension import extension
 from layerwise.storage.index import Index
-from layerwise.storage.weights import KEPT, LOW
+from layerwise.storage.sixteen_bits import KEPT, LOW
 
 
 @dataclass(frozen=True)
-class Stored:
+class FormattedArray:
     """One array with its format."""
 
     array: Array
     format: Format
     index: Index
     row_dims: int
-    b: Bits
+    b: BitFunctions
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -37,17 +37,17 @@ class Stored:
     @property
     def extension(self) -> ModuleType | None:
         """The compiled extension, if it knows this format and arrays of this library."""
-        known = self.format.coded in (None, groups.EIGHT)
+        known = self.format.coded in (None, quantized_groups.EIGHT)
         return extension() if known and hasattr(self.b, "empty") else None
 
-    def at(self, place: tuple[slice, ...]) -> Stored:
+    def group_slice(self, place: tuple[slice, ...]) -> FormattedArray:
         """Return a slice of whole groups along the first dimension."""
         beside = self.format.beside
         if self.format.coded:
             cut = place[0]
             if self.row_dims == 0:
                 each = prod(self.shape[1:])
-                cut = slice(cut.start * each // groups.GROUP, groups.count(cut.stop * each))
+                cut = slice(cut.start * each // quantized_groups.GROUP, quantized_groups.num_groups(cut.stop * each))
             beside = beside[cut]
         elif beside is not None:
             beside = beside[place]
@@ -68,7 +68,7 @@ class Stored:
         found = b.as_floats(self.array)
         if coded:
             rows, length = self._matrix()
-            scale = beside.reshape(rows, groups.count(length))
+            scale = beside.reshape(rows, quantized_groups.num_groups(length))
             decoded = coded.decode(b.xp, found.reshape(rows, length), scale, self.dtype == coded.dtypes[0])
             return decoded.reshape(self.shape)
         return found if beside is None else LOW[self.dtype].join(b, found, b.integers(beside), self._kept())
@@ -89,7 +89,7 @@ class Stored:
         x, drawn = b.as_floats(x), self._random(t)
         if coded:
             rows, length = self._matrix()
-            drawn = None if drawn is None else groups.fraction(b, drawn).reshape(rows, length)
+            drawn = None if drawn is None else quantized_groups.fraction(b, drawn).reshape(rows, length)
             codes, scale = coded.encode(b.xp, x.reshape(rows, length), self.dtype == coded.dtypes[0], drawn)
             return codes.reshape(self.shape), scale.reshape(beside.shape)
         if beside is not None:
@@ -111,31 +111,31 @@ class Stored:
         low, high = self.b.indices(self.index, self.array)
         step = (t & WORD, t >> 32) if isinstance(t, int) else self.b.step(t)
         if self.format.coded:
-            return turned(self.format.key, step[0], low, high, self.b.word)
-        return random(at_step(self.format.key, step, self.b.word), low, high, self.b.word)
+            return bits_of_group(self.format.key, step[0], low, high, self.b.word)
+        return random(keys_at_step(self.format.key, step, self.b.word), low, high, self.b.word)
 
 
-def in_format(b: Bits, array: Array, which: int, storage: Storage | None) -> Array:
+def in_format(b: BitFunctions, array: Array, which: int, storage: JobFormats | None) -> Array:
     """Return an array with its format, or unchanged if it is plain. `which` is 0 for the weights, then counts the
     state.
     """
     one = None if storage is None or array is None else storage.formats[which]
     if one is None or storage is None:
         return array
-    return Stored(array, one, storage.index, storage.row_dims, b)
+    return FormattedArray(array, one, storage.index, storage.row_dims, b)
 
 
 def has_format(stored: object) -> bool:
     """Return True for an array in a format, or a tuple of such."""
-    return isinstance(stored[0] if isinstance(stored, tuple) else stored, Stored)
+    return isinstance(stored[0] if isinstance(stored, tuple) else stored, FormattedArray)
 
 
-def numbers(stored: object) -> Array:
+def as_numbers(stored: object) -> Array:
     """Return an array as numbers."""
-    return stored.read() if isinstance(stored, Stored) else stored
+    return stored.read() if isinstance(stored, FormattedArray) else stored
 
 
-def formats_of(b: Bits, storage: Storage | None) -> Hashable:
+def formats_key(b: BitFunctions, storage: JobFormats | None) -> Hashable:
     """Return the key that the formats of arrays must share to be stepped as one."""
     each = () if storage is None else storage.formats
     return tuple(one and (one.key is None, one.coded, one.beside is not None and b.dtype(one.beside)) for one in each)

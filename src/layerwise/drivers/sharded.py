@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from layerwise.drivers.requests import (
+from layerwise.drivers.partial_sums import (
     Answer,
     Dims,
     PartialSum,
-    Run,
+    TensorRun,
     answer_of,
     next_requests,
     partial_sums,
     sum_of_squares,
 )
-from layerwise.rules.asks import Array, Functions, ModelSum, Request, Whole
+from layerwise.rules.requests import Array, Functions, ModelSquares, Request, WholeMatrices
 
-Runs = Mapping[Dims, Run]  # by their jobs
+Runs = Mapping[Dims, TensorRun]  # by their jobs
 PartialSums = tuple[PartialSum, ...]  # of requests of one rule
 
 
-class TensorRequest(NamedTuple):
+class SharedRequest(NamedTuple):
     """A request of one job, which all ranks with parts of its tensor complete."""
 
     job: int
@@ -32,14 +32,14 @@ class TensorRequest(NamedTuple):
     once: Dims = ()  # parts have equal numbers along these dimensions, which count once
 
 
-class ToBring(NamedTuple):
+class GatherRequest(NamedTuple):
     """A request for a whole tensor, made by a job with a part of it."""
 
     job: int
-    whole: Whole
+    whole: WholeMatrices
 
 
-class Others(Protocol):
+class OtherRanks(Protocol):
     """The processes that step the same model and hold other parts of it."""
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
@@ -48,14 +48,14 @@ class Others(Protocol):
         Both must be the same on all ranks, and so must the tensors of the jobs in each bucket, if there are buckets.
         """
 
-    def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
+    def add_up(self, requests: Sequence[SharedRequest], sums: Array) -> Array:
         """Return totals over all of the model, given the local partial sums, one after the other in float64.
 
         The given array may be overwritten. Raise if the step must not be taken. All ranks call this at least once
         before they write anything, even without requests.
         """
 
-    def bring(self, wholes: Sequence[ToBring]) -> Sequence[Array]:
+    def work_on_wholes(self, wholes: Sequence[GatherRequest]) -> Sequence[Array]:
         """Apply the works to whole tensors, and return of each the part that was passed. Here the part is the whole
         tensor.
 
@@ -64,7 +64,7 @@ class Others(Protocol):
         return [one.whole.work(one.whole.terms) for one in wholes]
 
 
-def in_rounds(xp: Functions, buckets: Sequence[Sequence[Run]], others: Others) -> list[Any]:
+def drive_in_rounds(xp: Functions, buckets: Sequence[Sequence[TensorRun]], others: OtherRanks) -> list[Any]:
     """Drive rules side by side, bucket after bucket, and return their results, one for each whole slice.
 
     A round answers all requests of a bucket at once. Every rule requests nothing, `()`, before it writes anything, and
@@ -85,25 +85,25 @@ def in_rounds(xp: Functions, buckets: Sequence[Sequence[Run]], others: Others) -
     return results
 
 
-def _model_sums(xp: Functions, runs: Runs, others: Others) -> dict[Dims, Answer]:
+def _model_sums(xp: Functions, runs: Runs, others: OtherRanks) -> dict[Dims, Answer]:
     """Return the model's sum for each of these rules, which all wait for it."""
     waiting = {jobs: _advance(xp, run, None) for jobs, run in runs.items()}
-    while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSum}:
+    while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSquares}:
         answers = _answers(xp, runs, partials, others)
         waiting |= {jobs: _advance(xp, runs[jobs], answer) for jobs, answer in answers.items()}
     return _answers(xp, runs, waiting, others)
 
 
-def _advance(xp: Functions, run: Run, answer: Answer | None) -> PartialSums:
+def _advance(xp: Functions, run: TensorRun, answer: Answer | None) -> PartialSums:
     """Take a rule to its next requests, and sum their local terms."""
     requests = next_requests(run.rules[0], answer)
-    if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # for each job, not for the stack
+    if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSquares):  # for each job, not for the stack
         dims = tuple(range(len(run.shape) - 1))
-        return (PartialSum(ModelSum, dims, xp.reshape(sum_of_squares(xp, requests[0].terms, dims), (-1,))),)
+        return (PartialSum(ModelSquares, dims, xp.reshape(sum_of_squares(xp, requests[0].terms, dims), (-1,))),)
     return partial_sums(xp, run, requests)
 
 
-def _result(run: Run) -> Any:
+def _result(run: TensorRun) -> Any:
     """Let a rule write, now that it has all its answers, and return what it returns."""
     try:
         next_requests(run.rules[0], ())
@@ -112,26 +112,28 @@ def _result(run: Run) -> Any:
     raise RuntimeError("the rule made a request after its last answer")
 
 
-def _answers(xp: Functions, runs: Runs, waiting: Mapping[Dims, PartialSums], others: Others) -> dict[Dims, Answer]:
+def _answers(xp: Functions, runs: Runs, waiting: Mapping[Dims, PartialSums], others: OtherRanks) -> dict[Dims, Answer]:
     """Return the answers, after other ranks have completed the partial sums. A rule without requests gets none."""
     partials = {jobs: sums for jobs, sums in waiting.items() if sums}
     if not partials:
         return {}
-    places, rows, wholes = [], [], dict[tuple[int, int], ToBring]()
+    places, rows, wholes = [], [], dict[tuple[int, int], GatherRequest]()
     for jobs, sums in partials.items():
         for k, one in enumerate(sums):
             if one.whole is not None:
-                wholes |= {(job, k): ToBring(job, x) for job, x in zip(jobs, _each(one.whole), strict=True)}
+                wholes |= {(job, k): GatherRequest(job, x) for job, x in zip(jobs, _each(one.whole), strict=True)}
                 continue
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
-                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), one.once), row))
+                rows.append((SharedRequest(jobs[i], one.request, one.dims, len(row), one.once), row))
     # The order must be the same on all ranks, however each of them has stacked its jobs.
     order = sorted(range(len(places)), key=places.__getitem__)
     totals = others.add_up([rows[i][0] for i in order], _joined(xp, [rows[i][1] for i in order]))
     starts = accumulate((rows[i][0].length for i in order), initial=0)
     found = {places[i]: totals[at : at + rows[i][0].length] for i, at in zip(order, starts, strict=False)}
-    made = dict(zip(sorted(wholes), others.bring([wholes[at] for at in sorted(wholes)]) if wholes else (), strict=True))
+    made = dict(
+        zip(sorted(wholes), others.work_on_wholes([wholes[at] for at in sorted(wholes)]) if wholes else (), strict=True)
+    )
     return {
         jobs: tuple(
             _brought(one.whole, [made[job, k] for job in jobs])
@@ -143,12 +145,12 @@ def _answers(xp: Functions, runs: Runs, waiting: Mapping[Dims, PartialSums], oth
     }
 
 
-def _each(whole: Whole) -> list[Whole]:
+def _each(whole: WholeMatrices) -> list[WholeMatrices]:
     """Return the request of each job, if tensors in a list make it as one."""
     return [whole._replace(terms=x) for x in whole.terms.each] if hasattr(whole.terms, "each") else [whole]
 
 
-def _brought(whole: Whole, parts: Sequence[Array]) -> Array:
+def _brought(whole: WholeMatrices, parts: Sequence[Array]) -> Array:
     """Return the answer to it, given each job's."""
     return whole.terms.like([*parts]) if hasattr(whole.terms, "each") else parts[0]
 
@@ -168,9 +170,9 @@ def _rows(xp: Functions, sums: Array, jobs: int) -> Sequence[Array]:
     return [stacked[:, i] for i in range(jobs)]
 
 
-def _answer(xp: Functions, run: Run, partial: PartialSum, totals: Sequence[Array]) -> Array:
+def _answer(xp: Functions, run: TensorRun, partial: PartialSum, totals: Sequence[Array]) -> Array:
     """Return the answer that a run receives, given the total of each of its jobs."""
-    if partial.request is ModelSum and len(totals) > 1:
+    if partial.request is ModelSquares and len(totals) > 1:
         return xp.asarray(totals[0][0], dtype=partial.sum.dtype)
     if isinstance(partial.sum, (int, float)):
         return answer_of(run, partial, totals[0].item())

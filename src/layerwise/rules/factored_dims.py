@@ -6,7 +6,7 @@ from functools import partial
 from math import prod
 from typing import Literal
 
-from layerwise.options.checks import Check, Refused, as_int, members, plain
+from layerwise.options.checks import Check, RefusedValue, as_int, members_of_sequence, to_python
 
 Dims = tuple[int, ...]
 Factored = tuple[Dims, Dims]
@@ -19,22 +19,22 @@ WAY_OUT_OF_LINES = f'Pass "first", "last", False, or {GIVEN}'
 def _group(value: object) -> Dims:
     try:
         return (as_int(value),)
-    except Refused:
-        group = tuple(map(as_int, members(value)))
+    except RefusedValue:
+        group = tuple(map(as_int, members_of_sequence(value)))
     if not group:
-        raise Refused
+        raise RefusedValue
     return group
 
 
 def _convert(names: tuple[str, ...], value: object) -> str | bool | Factored:
-    if plain(value) is False or (isinstance(value, str) and value in names):
+    if to_python(value) is False or (isinstance(value, str) and value in names):
         return str(value) if isinstance(value, str) else False
-    groups = members(value)
+    groups = members_of_sequence(value)
     if len(groups) != 2:
-        raise Refused
+        raise RefusedValue
     rows, cols = map(_group, groups)
     if len({*rows, *cols}) != len(rows) + len(cols):
-        raise Refused
+        raise RefusedValue
     return rows, cols
 
 

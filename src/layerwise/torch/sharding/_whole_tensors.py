@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerwise.torch.sharding._routes import Leg, Route, Wave
+from layerwise.torch.sharding._routes import Message, Route, Wave
 
 T = TypeVar("T")
 Work = Callable[[Tensor], Tensor]
@@ -24,7 +24,7 @@ Some = dict[int, Tensor]  # tensors by number, or parts of them
 Journey = Generator[None, None, T]  # pauses once for each message that is under way
 
 
-def exchanged(
+def exchange_wholes(
     waves: Iterable[Wave], parts: Sequence[Tensor], works: Sequence[Work], own: torch.dtype, sent: torch.dtype
 ) -> list[Tensor]:
     """Return this rank's parts of the works' results on whole tensors, given its parts of the tensors.
@@ -77,7 +77,7 @@ def _worked_on(routes: Mapping[int, Route], have: Some, works: Sequence[Work], o
     return made
 
 
-def _moved(leg: Leg, have: Some) -> Journey[Some]:
+def _moved(leg: Message, have: Some) -> Journey[Some]:
     """Return this rank's data of tensors after a message, as parts in the order of their arrival."""
     some, sizes = next(iter(have.values())), defaultdict[int, list[int]](list)
     for i, n in leg.sent:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from layerwise.drivers import Others, TensorRequest
+from layerwise.drivers import OtherRanks, SharedRequest
 from layerwise.engines import Job
-from layerwise.engines.programs import Numbers, OfStep, requests_by_stage
-from layerwise.rules.asks import Array, ModelSum
+from layerwise.engines.programs import KernelNumbers, OfStep, requests_by_stage
+from layerwise.rules.requests import Array, ModelSquares
 
 
-class Rounds:
+class BatchInRounds:
     """Jobs laid out as a batch that stops."""
 
     def __init__(
@@ -21,7 +21,7 @@ class Rounds:
         jobs: Sequence[Job],
         grads: list[Array],
         forms: list[tuple[object, ...]],
-        numbers: Numbers,
+        numbers: KernelNumbers,
     ) -> None:
         self._jobs = list(jobs)
         rounds = [stage for stage in requests_by_stage(jobs) if stage]
@@ -35,7 +35,7 @@ class Rounds:
         """
         return bool(self.batch.begin(self._jobs, grads, nows, places))
 
-    def step(self, others: Others) -> None:
+    def step(self, others: OtherRanks) -> None:
         """Carry out the jobs."""
         others.announce("the compiled engine")
         asked = False
@@ -45,15 +45,15 @@ class Rounds:
             others.add_up([], self.batch.sums())
         self.batch.apply()
 
-    def ahead(self) -> Iterator[list[float]]:
+    def step_in_parts(self) -> Iterator[list[float]]:
         """Measure up to the sums over the model, or to the end, and yield those sums of each job; then carry out the
         jobs, if there were none.
         """
         each = self._each()
-        yield next(([*sums] for requests, sums in each if requests[0].request is ModelSum), [])
+        yield next(([*sums] for requests, sums in each if requests[0].request is ModelSquares), [])
         self.batch.apply()
 
-    def _each(self) -> Iterator[tuple[list[TensorRequest], Array]]:
+    def _each(self) -> Iterator[tuple[list[SharedRequest], Array]]:
         """Measure, and yield the requests of each round with their sums, to be completed in place."""
         for requests in self._requests:
             self.batch.measure()

@@ -11,24 +11,24 @@ from layerwise.options.checks import number
 from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm
 from layerwise.options.values import Scalar, is_zero
-from layerwise.rules import dimensions
+from layerwise.rules import factored_dims
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Coefficients, Functions, Mean, MeanSquare, Now, Shape, Stepped
+from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Mean, MeanSquare, Now, Shape, Stepped
 from layerwise.rules.scalars import at_least, named, once_a_step, root
 
 
 def dims_option() -> Any:
     return option(
         "first",
-        dimensions.LINES,
+        factored_dims.LINES,
         'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
         "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
-        dimensions.WAY_OUT_OF_LINES,
+        factored_dims.WAY_OUT_OF_LINES,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByLines(ClippedByNorm):
+class RowNormalization(ClippedByNorm):
     """Options of rules whose step has the same size in every row or column."""
 
     optax_state: ClassVar[Mapping[str, str]] = {}
@@ -53,12 +53,12 @@ class State(NamedTuple):
     exp_avg: Array  # m; None without momentum
 
 
-def shapes(h: ByLines, shape: Shape) -> State:
+def shapes(h: RowNormalization, shape: Shape) -> State:
     return State(None if is_zero(h.momentum) else shape)
 
 
 @once_a_step
-def coefficients(xp: Functions, h: ByLines, now: Now) -> Coefficients:
+def coefficients(xp: Functions, h: RowNormalization, now: Now) -> Coefficients:
     return named(
         b=h.momentum,  # m ← b·m + a·g
         a=1 - h.momentum,
@@ -69,7 +69,7 @@ def coefficients(xp: Functions, h: ByLines, now: Now) -> Coefficients:
     )
 
 
-def averaged(xp: Functions, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array]:
+def with_momentum(xp: Functions, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array]:
     """Return the array to divide, and the momentum if the rule has one."""
     if m is None:
         return g, None
@@ -77,7 +77,7 @@ def averaged(xp: Functions, g: Array, m: Array, k: Coefficients) -> tuple[Array,
     return m, m
 
 
-def divided(
+def divided_by_rms(
     xp: Functions, x: Array, along: Shape, k: Coefficients, unit: Scalar = 1.0, measured: bool = True
 ) -> Asking[tuple[Array, Scalar]]:
     """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if `measured`.
@@ -93,7 +93,9 @@ def divided(
     return x / at_least(xp, unit * root(xp, lines), k.eps), root(xp, whole[0]) if measured else None
 
 
-def stepped(xp: Functions, p: Array, x: Array, m: Array, rms: Array, k: Coefficients, unit: Scalar = 1.0) -> Stepped:
+def normalized_step(
+    xp: Functions, p: Array, x: Array, m: Array, rms: Array, k: Coefficients, unit: Scalar = 1.0
+) -> Stepped:
     """Return the step along x. Its trust ratio is the factor on lr, if no row is below eps."""
     moves = (*shrinking(xp, k.lam, p), (-k.lr * k.scale, x))
     return Stepped(moves, State(m), {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)})

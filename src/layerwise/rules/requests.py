@@ -75,7 +75,7 @@ class Mean(NamedTuple):
     once: Shape = ()
 
 
-class ModelSum(NamedTuple):
+class ModelSquares(NamedTuple):
     """The sum of the squares of `terms` over every tensor of the step. Read it with `length`."""
 
     terms: Array
@@ -107,7 +107,7 @@ class Gram(NamedTuple):
     summed: Shape
 
 
-class Whole(NamedTuple):
+class WholeMatrices(NamedTuple):
     """The result of `work` on the whole matrices of a tensor: an array of its shape. Each part gets its own part back.
 
     The matrices have the dimensions `kept` as rows and `summed` as columns, and must be whole; other dimensions count
@@ -155,5 +155,5 @@ class Stepped(NamedTuple):
     stats: dict[str, Array]  # the answers and numbers derived from them, per tensor or block
 
 
-Request = Sum | Mean | Squares | MeanSquare | ModelSum | Gram | Whole
+Request = Sum | Mean | Squares | MeanSquare | ModelSquares | Gram | WholeMatrices
 Asking = Generator[tuple[Request, ...] | Keep, Any, T]

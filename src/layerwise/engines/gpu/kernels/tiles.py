@@ -16,7 +16,7 @@ from layerwise.engines.gpu.kernels import tables as col
 
 
 @triton.jit
-def corner_of(row, part, C: tl.constexpr):
+def tile_corner(row, part, C: tl.constexpr):
     """Return the offset of a part in its layer, the number of its rows, and its corner.
 
     A corner is the layer's row in the table, the layer's sizes, and the part's first matrix, row and column. VECTOR
@@ -54,7 +54,7 @@ def block_of(corner, i, C: tl.constexpr):
 
 
 @triton.jit
-def numbers_of(corner, n, strip, SIDE: tl.constexpr, ADDRESS: tl.constexpr, C: tl.constexpr):
+def line_addresses(corner, n, strip, SIDE: tl.constexpr, ADDRESS: tl.constexpr, C: tl.constexpr):
     """Return the addresses of the n numbers of each of a tile's matrices, one for each row or for each column.
 
     SIDE says whether of rows or columns, ADDRESS which numbers, and `strip` which strip of them.
@@ -67,11 +67,11 @@ def numbers_of(corner, n, strip, SIDE: tl.constexpr, ADDRESS: tl.constexpr, C: t
 
 
 @triton.jit
-def lines_of(corner, C: tl.constexpr):
+def locate_row_column_results(corner, C: tl.constexpr):
     """Return what the program made of a chunk's lines: the address of the rows' numbers, and the columns' numbers."""
     _, _, rows, columns, _, _, c0 = corner
-    by_row = numbers_of(corner, rows, 0, col.BY_ROWS, col.MADE, C)
-    by_column, c = numbers_of(corner, columns, 0, col.BY_COLUMNS, col.MADE, C), c0 + tl.arange(0, C.SHAPE[2])
+    by_row = line_addresses(corner, rows, 0, col.BY_ROWS, col.MADE, C)
+    by_column, c = line_addresses(corner, columns, 0, col.BY_COLUMNS, col.MADE, C), c0 + tl.arange(0, C.SHAPE[2])
     return by_row, tl.load(by_column + c[None, :], existing(corner, c, columns, C), other=1.0)[:, None, :]
 
 

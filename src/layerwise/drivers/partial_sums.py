@@ -7,7 +7,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from layerwise.rules.arrays import square
-from layerwise.rules.asks import (
+from layerwise.rules.newton_schulz import gram
+from layerwise.rules.requests import (
     Array,
     Asking,
     Functions,
@@ -15,14 +16,13 @@ from layerwise.rules.asks import (
     Keep,
     Mean,
     MeanSquare,
-    ModelSum,
+    ModelSquares,
     Request,
     Scalar,
     Sum,
     T,
-    Whole,
+    WholeMatrices,
 )
-from layerwise.rules.matrices import gram
 
 Dims = tuple[int, ...]
 Requests = tuple[Request, ...]
@@ -32,19 +32,19 @@ MEANS = (Mean, MeanSquare)
 AT_ONCE = 1 << 20  # elements of matrices that are multiplied at once, if they are not one: processors lose by more
 
 
-class Run(NamedTuple):
+class TensorRun(NamedTuple):
     """The rules that step one tensor: one rule for the whole tensor, or one for each slice along a dimension."""
 
     rules: tuple[Asking[Any], ...]
     shape: Dims  # of the whole tensor
     block_dims: Dims = ()  # dimensions that count blocks, each of which the rule treats as a tensor of its own
-    together: bool = False  # whether the rules will request a sum over the whole model (h.asks_of_model)
+    together: bool = False  # whether the rules will request a sum over the whole model (h.needs_model_sum)
     cut: int | None = None  # the dimension along which the tensor is sliced
     jobs: Dims = (0,)  # the jobs of this tensor: several are stacked along the last dimension
     counted: Callable[[Dims], Scalar] | None = None  # entries along dimensions, if shapes differ
     alike: Hashable = None  # equal for tensors that step side by side, so that work on whole matrices is done at once
 
-    def count(self, dims: Dims) -> Scalar:
+    def num_entries(self, dims: Dims) -> Scalar:
         """Return the number of entries along some dimensions."""
         return max(1, prod(self.shape[d] for d in dims)) if self.counted is None else self.counted(dims)
 
@@ -56,7 +56,7 @@ class PartialSum(NamedTuple):
     dims: Dims
     sum: Array
     once: Dims = ()
-    whole: Whole | None = None  # the operation on parts that are brought together
+    whole: WholeMatrices | None = None  # the operation on parts that are brought together
 
 
 def next_requests(rule: Asking[T], answer: Answer | None) -> Requests:
@@ -67,19 +67,19 @@ def next_requests(rule: Asking[T], answer: Answer | None) -> Requests:
     return requests
 
 
-def dims_of(request: Request, ndim: int, block_dims: Dims) -> Dims:
+def request_dims(request: Request, ndim: int, block_dims: Dims) -> Dims:
     """Return the dimensions of the tensor that a request runs over."""
-    if isinstance(request, ModelSum):
+    if isinstance(request, ModelSquares):
         return tuple(range(ndim))
     if isinstance(request, Gram):
         return request.summed
-    if isinstance(request, Whole):
+    if isinstance(request, WholeMatrices):
         return request.kept + request.summed
     named: Dims | None = getattr(request, "dims", None)
     return tuple(d for d in range(ndim) if d not in block_dims) if named is None else named
 
 
-def once_of(request: Request) -> Dims:
+def counted_once_dims(request: Request) -> Dims:
     """Return the dimensions along which a request's terms are the same everywhere, and count once."""
     return getattr(request, "once", ())
 
@@ -92,23 +92,23 @@ def partial_sum(xp: Functions, request: Request, dims: Dims) -> Array:
         return gram(xp, *request)
     squares = sum_of_squares(xp, request.terms, dims)
     # Tensors of any number of dimensions are added to it.
-    return xp.reshape(squares, ()) if isinstance(request, ModelSum) else squares
+    return xp.reshape(squares, ()) if isinstance(request, ModelSquares) else squares
 
 
-def partial_sums(xp: Functions, run: Run, requests: Requests) -> tuple[PartialSum, ...]:
+def partial_sums(xp: Functions, run: TensorRun, requests: Requests) -> tuple[PartialSum, ...]:
     """Sum the terms of a slice's requests."""
     return tuple(_partial_sum(xp, run, request) for request in requests)
 
 
-def _partial_sum(xp: Functions, run: Run, request: Request) -> PartialSum:
-    dims = dims_of(request, len(run.shape), run.block_dims)
-    if isinstance(request, Whole):
-        return PartialSum(Whole, dims, request.terms, whole=request)
+def _partial_sum(xp: Functions, run: TensorRun, request: Request) -> PartialSum:
+    dims = request_dims(request, len(run.shape), run.block_dims)
+    if isinstance(request, WholeMatrices):
+        return PartialSum(WholeMatrices, dims, request.terms, whole=request)
     here = partial_sum(xp, request, dims)
     # A single number becomes a Python float if it is in host memory, so that arithmetic on it is cheap.
     if hasattr(xp, "as_number") and len(dims) == len(run.shape) and not isinstance(request, Gram):
         here = xp.as_number(here)
-    return PartialSum(type(request), dims, here, once=once_of(request))
+    return PartialSum(type(request), dims, here, once=counted_once_dims(request))
 
 
 def sum_of_squares(xp: Functions, terms: Array, dims: Dims) -> Array:
@@ -121,12 +121,12 @@ def _summed(xp: Functions, terms: Array, dims: Dims) -> Array:
     return xp.sum(terms, axis=dims, keepdims=True) if dims else terms
 
 
-def answer_of(run: Run, partial: PartialSum, total: Array) -> Array:
+def answer_of(run: TensorRun, partial: PartialSum, total: Array) -> Array:
     """Return the answer to a request, given its total over all slices."""
-    return total / run.count(partial.dims) if partial.request in MEANS else total
+    return total / run.num_entries(partial.dims) if partial.request in MEANS else total
 
 
-def worked(xp: Functions, wholes: Sequence[Whole], kind: Callable[[Array], Hashable]) -> list[Array]:
+def apply_works(xp: Functions, wholes: Sequence[WholeMatrices], kind: Callable[[Array], Hashable]) -> list[Array]:
     """Return what the works make of whole tensors: equal work on those of one kind, up to a size, is done at once."""
     if len(wholes) == 1:
         [(x, _, _, work, _)] = wholes
@@ -150,6 +150,6 @@ def _worked(xp: Functions, each: Sequence[Array], work: Callable[[Array], Array]
     return getattr(xp, "unstack", list)(made)
 
 
-def beside(xp: Functions, x: Array, like: Array) -> Array:
+def on_device_of(xp: Functions, x: Array, like: Array) -> Array:
     """Return `x` on the device of `like`, if the library has several."""
     return xp.beside(x, like) if hasattr(xp, "beside") else x

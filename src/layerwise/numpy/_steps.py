@@ -13,14 +13,14 @@ from numpy.lib.array_utils import byte_bounds
 
 from layerwise.core.first_step import WaysOut
 from layerwise.core.library import EPSILON
-from layerwise.core.slots import Due, Planned, Rates
+from layerwise.core.slots import PlannedTensor, StepScalars, TensorsToStep
 from layerwise.engines import Candidate
 from layerwise.engines.addresses import check_distinct
 from layerwise.engines.compiled import candidate
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import HyperparameterError
 from layerwise.numpy import _arrays
-from layerwise.numpy._arrays import Array, lying
+from layerwise.numpy._arrays import Array, memory_of
 from layerwise.options.by_name import Name
 from layerwise.options.settings import scheduled
 
@@ -39,16 +39,16 @@ WAYS_OUT = WaysOut(
 )
 
 
-def due_of(weights: Mapping[Name, Array], grads: Mapping[Name, Array], whole: bool) -> Due:
+def due_of(weights: Mapping[Name, Array], grads: Mapping[Name, Array], whole: bool) -> TensorsToStep:
     """Return the work as it was given; for all names, those with a gradient."""
     names = [name for name, g in grads.items() if not (whole and g is None)]
-    return Due(names, [weights[name] for name in names], [grads[name] for name in names])
+    return TensorsToStep(names, [weights[name] for name in names], [grads[name] for name in names])
 
 
-class Named:
+class NumpyApi:
     """The work of an optimizer of named arrays, in a step of all or of one."""
 
-    keeps = False
+    keeps_weights = False
 
     def __init__(self, optimizer: Any, whole: bool) -> None:
         self.optimizer, self.whole = optimizer, whole
@@ -57,18 +57,18 @@ class Named:
     def has_blocks(self) -> bool:
         return bool(self.optimizer._options.by_name["blocks"].is_given)
 
-    def kinds(self, due: Due) -> object:
+    def step_dependencies(self, due: TensorsToStep) -> object:
         try:
             params = [(type(p), p.shape, p.dtype, p.strides, p.flags.writeable) for p in due.params]
             return params, [(type(g), g.shape, g.dtype) for g in due.grads]
         except AttributeError:  # for a value that is not an array, to be converted or refused
             return None
 
-    def planned(self, due: Due) -> list[Planned]:
+    def plan_tensors(self, due: TensorsToStep) -> list[PlannedTensor]:
         each = zip(due.names, due.params, strict=True)
-        return [self.optimizer._planned(name, p.shape, EPSILON[_arrays.name_of(p.dtype)]) for name, p in each]
+        return [self.optimizer._planned(name, p.shape, EPSILON[_arrays.dtype_name(p.dtype)]) for name, p in each]
 
-    def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
+    def step_scalars(self, planned: Sequence[PlannedTensor], counts: Sequence[int]) -> StepScalars:
         """Return the numbers of these names' next step.
 
         With `shared_count`, all names of a call to step_all take the same step. With step(), a new step begins when a
@@ -84,9 +84,9 @@ class Named:
         owns = [one.own for one in planned]
         found = {own: _rates(own, **rates) for own in dict.fromkeys(owns)}
         lr, weight_decay = zip(*map(found.__getitem__, owns), strict=True)
-        return Rates(t, lr, weight_decay)
+        return StepScalars(t, lr, weight_decay)
 
-    def peak(self, planned: Planned, lr: float) -> float | None:
+    def largest_lr(self, planned: PlannedTensor, lr: float) -> float | None:
         rate = getattr(self.optimizer._options.h.lr, "peak", self.optimizer._options.h.lr)
         return None if callable(rate) else rate * planned.own[0]
 
@@ -100,7 +100,7 @@ def _rates(factors: tuple[float, ...], lr: float, weight_decay: float) -> tuple[
     return found
 
 
-class Occupied:
+class OccupiedMemory:
     """Return the memory that the weights of a step occupy, as an ordered list of spans; raise if it is shared."""
 
     def __init__(self, names: Sequence[Name], weights: Sequence[Array]) -> None:
@@ -109,7 +109,7 @@ class Occupied:
         # The furthest end so far: spans may lie inside one another.
         self._ends = list(accumulate([end for _, end in spans], max))
         if any(map(gt, self._ends, self._starts[1:])):
-            each = zip(names, map(lying, weights), strict=True)
+            each = zip(names, map(memory_of, weights), strict=True)
             check_distinct(each, "Keep one name, and pass the sum of the gradients.")
 
     def apart(self, grads: Sequence[Array]) -> list[Array]:

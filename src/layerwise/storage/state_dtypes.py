@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import NamedTuple
 
-from layerwise.layout.blocks import Part
-from layerwise.storage import groups
+from layerwise.layout.blocks import BlockView
+from layerwise.storage import quantized_groups
 from layerwise.storage.coded import CODED
-from layerwise.storage.options import Wanted
+from layerwise.storage.options import RequestedStorage
 
 Shape = tuple[int, ...]
-CUT_BY_BLOCKS = f"its blocks are stepped one by one, which would split groups of {groups.GROUP} elements"
+CUT_BY_BLOCKS = f"its blocks are stepped one by one, which would split groups of {quantized_groups.GROUP} elements"
 
 
-class Chosen(NamedTuple):
+class ChosenDtype(NamedTuple):
     """The name of the dtype that stores a field, and the reason if it is not the requested one."""
 
     dtype: str
@@ -23,50 +23,50 @@ class Chosen(NamedTuple):
     by_layout: bool = False  # the reason lies in the layout of the parameter
 
 
-def chosen(
-    want: Wanted,
+def stored_dtype(
+    want: RequestedStorage,
     field: str,
     own: str,
     settled: str | None,
     elementwise: bool,
     shape: Shape,
     why_not_grouped: Callable[[], str] = lambda: "",
-) -> Chosen:
+) -> ChosenDtype:
     """Return the dtype that stores a field of a tensor of this shape, instead of the arithmetic's `own` dtype.
 
     `settled` is the dtype that another option determines.
     """
     asked = want.state.get(field, settled or own)
     if asked in (settled, own):
-        return Chosen(asked)
+        return ChosenDtype(asked)
     if not elementwise:
-        return Chosen(own, "it has fewer numbers than the parameter has elements, or one for each block")
+        return ChosenDtype(own, "it has fewer numbers than the parameter has elements, or one for each block")
     if asked == "float32":
-        return Chosen(asked)
-    if prod(shape) < groups.LEAST:
-        return Chosen(own, f"the parameter has fewer than {groups.LEAST} elements")
+        return ChosenDtype(asked)
+    if prod(shape) < quantized_groups.LEAST:
+        return ChosenDtype(own, f"the parameter has fewer than {quantized_groups.LEAST} elements")
     why = why_not_grouped() if asked in CODED else ""
-    return Chosen(own, why, True) if why else Chosen(asked)
+    return ChosenDtype(own, why, True) if why else ChosenDtype(asked)
 
 
 def scales_of(shape: Shape) -> Shape:
     """Return the shape of the scales of a tensor in groups: one row for a vector, otherwise as many rows as it has."""
     if len(shape) == 1:
-        return (groups.count(shape[0]),)
-    return shape[0], groups.count(prod(shape[1:]))
+        return (quantized_groups.num_groups(shape[0]),)
+    return shape[0], quantized_groups.num_groups(prod(shape[1:]))
 
 
-def blocks_cut_groups(shape: Shape, parts: Iterable[Part | None]) -> bool:
+def blocks_cut_groups(shape: Shape, parts: Iterable[BlockView | None]) -> bool:
     """Return True if pieces of a tensor may end within a group."""
     return any(part is not None and part.one is not None and (part.axis > 0 or len(shape) == 1) for part in parts)
 
 
-def blocks_cut_rows(ndim: int, part: Part | None) -> bool:
+def blocks_cut_rows(ndim: int, part: BlockView | None) -> bool:
     """Return True if a piece has its own rows of scales."""
     return part is not None and not part.drop and part.axis == 0 and ndim > 1
 
 
-def row_dims(ndim: int, part: Part | None) -> int:
+def row_dims(ndim: int, part: BlockView | None) -> int:
     """Return the number of leading dimensions of a piece that count rows."""
     if ndim == 1:
         return 0

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import formats as at
-from layerwise.engines.gpu.layout import counts, lies_like, states_of
+from layerwise.engines.gpu.layout import has_same_strides, layer_counts, states_of
 from layerwise.engines.programs import program_for
 from layerwise.storage import Format
-from layerwise.storage.groups import EIGHT, GROUP
 from layerwise.storage.index import Index
+from layerwise.storage.quantized_groups import EIGHT, GROUP
 
 REMAINDERS = {torch.int16: at.SPLIT16.value, torch.int8: at.SPLIT8.value}
 CODES = (torch.int8, torch.uint8)
 LOW = (torch.bfloat16, torch.float16)
 
 
-class Stored(NamedTuple):
+class FormattedOperand(NamedTuple):
     """An array of a job in its format, and its number among the operands with formats."""
 
     number: int
@@ -35,7 +35,7 @@ class Stored(NamedTuple):
         return self.format.coded is EIGHT and self.array.dtype in CODES and self.number > 0
 
     @property
-    def form(self) -> int:
+    def form_bits(self) -> int:
         """The bits of its form."""
         rest = self.format.beside
         kind = at.CODES.value if self.is_coded else 0 if rest is None else REMAINDERS[rest.dtype]
@@ -43,7 +43,7 @@ class Stored(NamedTuple):
         return int(kind | (at.RANDOM.value if drawn else 0))
 
 
-def arrays_of(job: Job) -> Iterator[Stored]:
+def formatted_operands(job: Job) -> Iterator[FormattedOperand]:
     """Yield the weights and the states of a job that have a format."""
     if job.storage is not None:
         names = program_for(job).states
@@ -52,25 +52,25 @@ def arrays_of(job: Job) -> Iterator[Stored]:
         for i, (name, array) in enumerate(arrays):
             one = formats[name]
             if one is not None:
-                yield Stored(i, array, one)
+                yield FormattedOperand(i, array, one)
 
 
-def formats_of(job: Job) -> int:
+def operand_forms(job: Job) -> int:
     """Return the forms of a job's operands for the kernels: 0 if all are plain."""
-    return sum(one.form << one.number * at.BITS for one in arrays_of(job))
+    return sum(one.form_bits << one.number * at.BITS for one in formatted_operands(job))
 
 
 def remainders(job: Job) -> list[Tensor]:
     """Return the companions of a job's arrays, element by element."""
-    return [one.format.beside for one in arrays_of(job) if not one.is_coded and one.format.beside is not None]
+    return [one.format.beside for one in formatted_operands(job) if not one.is_coded and one.format.beside is not None]
 
 
 # ---- unsupported storage
 
 
-def unstorable(job: Job) -> str:
+def why_unstorable(job: Job) -> str:
     """Return the reason why kernels cannot take a job with its storage, or an empty string."""
-    known = list(arrays_of(job))
+    known = list(formatted_operands(job))
     if job.storage is not None and len(job.storage.given) != len(known):
         return "a state whose shape differs from the parameter's is stored in a format without kernels"
     for one in known:
@@ -79,14 +79,14 @@ def unstorable(job: Job) -> str:
         rest = one.format.beside
         if one.is_coded and not (rest.is_contiguous() and one.array.is_contiguous()):
             return "a state in groups, or its scales, is not contiguous"
-        if not one.is_coded and rest is not None and not lies_like(rest, job.p):
+        if not one.is_coded and rest is not None and not has_same_strides(rest, job.p):
             return f"a remainder has strides {rest.stride()}, but the parameter has {job.p.stride()}"
     if job.storage is not None and job.draws and not _in_order(job.storage.index, job.p):
         return "its elements are not in the row-major order that determines their random bits"
     return _ungrouped(job) if job.grouped else ""
 
 
-def _is_known(one: Stored) -> bool:
+def _is_known(one: FormattedOperand) -> bool:
     rest = one.format.beside
     return one.array.dtype in LOW and (rest is None or (one.number == 0 and rest.dtype in REMAINDERS))
 
@@ -102,7 +102,7 @@ def _ungrouped(job: Job) -> str:
     shape, dims = job.whole, 1 if job.storage is None else job.storage.row_dims
     if prod(shape[:dims]) > 1 and prod(shape[dims:]) % GROUP:
         return f"rows of {shape} end inside groups of {GROUP} elements"
-    layers, size = counts(job)
+    layers, size = layer_counts(job)
     if layers > 1 and size % GROUP:
         return f"blocks along dimensions {job.block_dims} of {shape} would split groups of {GROUP} elements"
     return ""
@@ -111,12 +111,12 @@ def _ungrouped(job: Job) -> str:
 # ---- the table
 
 
-def table_of(jobs: Sequence[Job]) -> np.ndarray:
+def format_table(jobs: Sequence[Job]) -> np.ndarray:
     """Return the table of the formats, a row for each job."""
     rows = np.zeros((len(jobs), at.JOB_STORAGE.value), np.int64)
     for row, job in zip(rows, jobs, strict=True):
         row[at.OFFSET] = 0 if job.storage is None else job.storage.index.offset
-        for one in arrays_of(job):
+        for one in formatted_operands(job):
             rest, key = one.format.beside, one.format.key
             row[at.BESIDE.value + one.number] = 0 if rest is None else rest.data_ptr()
             if key is not None:

@@ -22,9 +22,9 @@ negative sign.
 
 from __future__ import annotations
 
-from layerwise.rules.asks import Array, Functions
-from layerwise.storage import Coded
-from layerwise.storage.bit_views import Bits
+from layerwise.rules.requests import Array, Functions
+from layerwise.storage import CodedFormat
+from layerwise.storage.bit_views import BitFunctions
 
 GROUP = 64
 SIGNED, UNSIGNED = 127.0, 255.0
@@ -32,7 +32,7 @@ LOWEST = 4.0  # the lowest code of a number other than 0, without signs
 LEAST = 4096  # elements of a tensor; smaller tensors have state in float32
 
 
-def count(length: int) -> int:
+def num_groups(length: int) -> int:
     """Return the number of groups in a row of this length."""
     return -(-length // GROUP)
 
@@ -40,7 +40,7 @@ def count(length: int) -> int:
 def encode(xp: Functions, x: Array, signed: bool, drawn: Array = None) -> tuple[Array, Array]:
     """Return codes, as floats, and scales of the rows of a matrix, rounded by numbers from 0 to 1, or to nearest."""
     rows, length = x.shape
-    groups, most = count(length), SIGNED if signed else UNSIGNED
+    groups, most = num_groups(length), SIGNED if signed else UNSIGNED
     grouped = _grouped(xp, x)
     size = abs(grouped)
     known = size < float("inf")
@@ -62,7 +62,7 @@ def encode(xp: Functions, x: Array, signed: bool, drawn: Array = None) -> tuple[
     return codes.reshape(rows, groups * GROUP)[:, :length], scale
 
 
-def fraction(b: Bits, drawn: Array) -> Array:
+def fraction(b: BitFunctions, drawn: Array) -> Array:
     """Return a number from 0 to 1 that 32 random bits make; `b` is a library's view of bits."""
     return b.as_floats(drawn >> 8) * 2.0**-24
 
@@ -90,10 +90,10 @@ def decode(xp: Functions, codes: Array, scale: Array, signed: bool) -> Array:
 def _grouped(xp: Functions, x: Array) -> Array:
     """Return the rows of a matrix as groups, the last one padded with 0."""
     rows, length = x.shape
-    groups = count(length)
+    groups = num_groups(length)
     by = groups * GROUP - length
     x = x if by == 0 else xp.concat([x, xp.broadcast_to(xp.zeros_like(x[:, :1]), (rows, by))], 1)
     return x.reshape(rows, groups, GROUP)
 
 
-EIGHT = Coded("int8", "_scale", ("int8", "uint8"), encode, decode, (2, 4))
+EIGHT = CodedFormat("int8", "_scale", ("int8", "uint8"), encode, decode, (2, 4))

@@ -8,22 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch import Tensor
 
-from layerwise.engines import Prepared
+from layerwise.engines import PreparedJobs
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Now
+from layerwise.rules.requests import Now
 
 CHANGED = "weights or state changed during a step. Step from one thread at a time."
 _worker = ThreadPoolExecutor(1, "layerwise")
 
 
-class Ahead:
-    """A step that engines take in three parts (`Prepared.ahead`), after the first part."""
+class MeasuredStep:
+    """A step that engines take in three parts (`PreparedJobs.step_in_parts`), after the first part."""
 
     def __init__(
         self,
         steps: Iterator[list[float]],
         wait: Callable[[], None],
-        prepared: Prepared,
+        prepared: PreparedJobs,
         nows: Sequence[Now],
         read: Sequence[Tensor],
     ) -> None:
@@ -38,7 +38,7 @@ class Ahead:
         """For each of its tensors that needs it, its share of the sum over the model; later that whole sum."""
         return self._measured.result()
 
-    def is_of(self, prepared: Prepared, nows: Sequence[Now], read: Sequence[Tensor]) -> bool:
+    def is_of(self, prepared: PreparedJobs, nows: Sequence[Now], read: Sequence[Tensor]) -> bool:
         """Return True if this was measured with these numbers, and what it read has not changed since."""
         measured = self._measured.exception() is None
         same = measured and prepared is self._prepared and nows == self._nows and self._seen == _versions(read)
@@ -57,7 +57,7 @@ class Ahead:
         self._steps.close()  # type: ignore[attr-defined]
 
 
-def add_up(parts: Sequence[Ahead]) -> None:
+def add_up(parts: Sequence[MeasuredStep]) -> None:
     """Give each the sum over all of them, if it needs one."""
     total = 0.0
     for part in parts:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from layerwise.rules.asks import Array
-from layerwise.storage.bit_views import Bits
+from layerwise.rules.requests import Array
+from layerwise.storage.bit_views import BitFunctions
 
 MASTER, REMAINDER = "master", "remainder"
 
 
-class Beside(NamedTuple):
+class Companion(NamedTuple):
     """Data stored in addition to 16-bit weights."""
 
     key: str  # its name in checkpoints
@@ -23,9 +23,9 @@ class Beside(NamedTuple):
 
 
 BESIDE = {  # its names in `master_weights`
-    True: Beside(MASTER, "float32"),
-    "split": Beside(REMAINDER, "int16"),
-    "split24": Beside(REMAINDER, "int8"),
+    True: Companion(MASTER, "float32"),
+    "split": Companion(REMAINDER, "int16"),
+    "split24": Companion(REMAINDER, "int8"),
 }
 KEPT = {"int16": 16, "int8": 8}  # the number of bits in a remainder
 SIGN, MAGNITUDE = 0x80000000, 0x7FFFFFFF
@@ -34,7 +34,7 @@ BF16_MOST, F16_MOST = 0x7F7F0000, 0x477FE000  # the largest finite numbers, as f
 F16_NORMAL = 0x38800000  # 2^-14; below it float16 has units of 2^-24
 
 
-def round_bf16(b: Bits, x: Array, random: Array) -> Array:
+def round_bf16(b: BitFunctions, x: Array, random: Array) -> Array:
     """Return one of the two bfloat16 neighbours of x, as float32, so that its mean is x. `random` are 32 bits for each.
 
     Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest: that number is odd, so
@@ -46,7 +46,7 @@ def round_bf16(b: Bits, x: Array, random: Array) -> Array:
     return b.floats(b.word(u + added) & 0xFFFF0000)
 
 
-def round_f16(b: Bits, x: Array, random: Array) -> Array:
+def round_f16(b: BitFunctions, x: Array, random: Array) -> Array:
     """Return the same for float16."""
     u = b.bits(x)
     sign, size = u & SIGN, u & MAGNITUDE
@@ -56,7 +56,7 @@ def round_f16(b: Bits, x: Array, random: Array) -> Array:
     return b.where(size > F16_MOST, x, b.where(size < F16_NORMAL, small, normal))
 
 
-def split_bf16(b: Bits, x: Array, kept: int, random: Array = None) -> tuple[Array, Array]:
+def split_bf16(b: BitFunctions, x: Array, kept: int, random: Array = None) -> tuple[Array, Array]:
     """Return the bfloat16 part of x, as float32, and the rest of x as a signed integer of `kept` bits.
 
     With 16 bits nothing is lost. With 8, the upper 24 bits of x are kept, rounded to nearest or at random. The bfloat16
@@ -72,7 +72,7 @@ def split_bf16(b: Bits, x: Array, kept: int, random: Array = None) -> tuple[Arra
     return b.where(is_number, b.floats(b.word(p)), x), b.where(is_number, rest, 0)
 
 
-def join_bf16(b: Bits, p: Array, rest: Array, kept: int) -> Array:
+def join_bf16(b: BitFunctions, p: Array, rest: Array, kept: int) -> Array:
     """Return the float32 with these parts.
 
     A nan stays a nan, and a remainder that a zero cannot have is ignored.
@@ -82,7 +82,7 @@ def join_bf16(b: Bits, p: Array, rest: Array, kept: int) -> Array:
     return b.floats(b.word(u + b.shifted(held, 16 - kept)))
 
 
-def split_f16(b: Bits, x: Array, kept: int, random: Array = None) -> tuple[Array, Array]:
+def split_f16(b: BitFunctions, x: Array, kept: int, random: Array = None) -> tuple[Array, Array]:
     """Return the same for float16: p, and the distance of x from it in parts of p's last place, 2^kept parts to one.
 
     Here ties go to the larger number, because the distance counts upwards for both signs.
@@ -102,7 +102,7 @@ def split_f16(b: Bits, x: Array, kept: int, random: Array = None) -> tuple[Array
     return b.where(inside, found, x), b.where(inside, b.where(sign > 0, -rest, rest), 0)
 
 
-def join_f16(b: Bits, p: Array, rest: Array, kept: int) -> Array:
+def join_f16(b: BitFunctions, p: Array, rest: Array, kept: int) -> Array:
     """Return the same for float16.
 
     A remainder below a power of two counts in places of the numbers there, which are half of those above.
@@ -114,12 +114,12 @@ def join_f16(b: Bits, p: Array, rest: Array, kept: int) -> Array:
     return b.where(size < INFINITE, p + b.as_floats(rest) * part, p)
 
 
-def _place_f16(b: Bits, size: Array) -> Array:
+def _place_f16(b: BitFunctions, size: Array) -> Array:
     """Return the exponent, as in float32, of the last place of a float16 of this magnitude."""
     return (b.where(size < F16_NORMAL, F16_NORMAL, size) >> 23) - 10
 
 
-class Low(NamedTuple):
+class SixteenBit(NamedTuple):
     """Operations of a 16-bit dtype."""
 
     rounded: Callable[..., Array]
@@ -127,4 +127,4 @@ class Low(NamedTuple):
     join: Callable[..., Array]
 
 
-LOW = {"bfloat16": Low(round_bf16, split_bf16, join_bf16), "float16": Low(round_f16, split_f16, join_f16)}
+LOW = {"bfloat16": SixteenBit(round_bf16, split_bf16, join_bf16), "float16": SixteenBit(round_f16, split_f16, join_f16)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from layerwise.options.settings import Caution, Hyper
 from layerwise.options.values import Scalar, is_infinite, is_number, is_on
 from layerwise.rules.arrays import length
-from layerwise.rules.asks import Array, Asking, Functions, Mean, ModelSum, Now, Squares
+from layerwise.rules.requests import Array, Asking, Functions, Mean, ModelSquares, Now, Squares
 from layerwise.rules.scalars import at_least
 
 
-def ready(xp: Functions, g: Array, h: Hyper, now: Now) -> Asking[Array]:
+def prepare_gradient(xp: Functions, g: Array, h: Hyper, now: Now) -> Asking[Array]:
     """Return the prepared gradient: unscaled, negated, clipped by value, by its own norm, and by the global norm.
 
     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
@@ -30,7 +30,7 @@ def ready(xp: Functions, g: Array, h: Hyper, now: Now) -> Asking[Array]:
         (gg,) = yield (Squares(g),)
         g = _shortened(xp, g, length(xp, gg, g), own)
     if is_on(model):
-        (gg,) = yield (ModelSum(g),)
+        (gg,) = yield (ModelSquares(g),)
         g = _shortened(xp, g, length(xp, gg, g), model)
     return g
 

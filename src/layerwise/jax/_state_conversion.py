@@ -13,10 +13,10 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import StateError
 from layerwise.jax import optimizers
 from layerwise.jax._bits import rounded
-from layerwise.jax._storage import Grouped, MasterState, numbers, stored
+from layerwise.jax._storage import Grouped, MasterState, formatted_array, numbers
 from layerwise.jax._trees import Leaves, of_state
 from layerwise.jax._types import Array, Tree
-from layerwise.rules.asks import Shape
+from layerwise.rules.requests import Shape
 
 if TYPE_CHECKING:
     import optax
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def in_numbers(state: Tree, leaves: Leaves) -> Tree:
     """Return a state with numbers instead of groups of 8 bits."""
-    trees = {part: getattr(state, part) for part in parts_of(state).values()}
+    trees = {part: getattr(state, part) for part in state_field_names(state).values()}
     grouped = {part: of_state(leaves, part, tree) for part, tree in trees.items() if isinstance(tree, Grouped)}
     return state._replace(**{part: leaves.like([*map(numbers, each)]) for part, each in grouped.items()})
 
@@ -42,7 +42,7 @@ def _in_form(given: Array, like: Array) -> Array:
     if not isinstance(like, Grouped):
         return _placed(numbers(given), like)
     if not isinstance(given, Grouped) or given.codes.dtype != like.codes.dtype:
-        given = Grouped(*stored(like.codes, like.scale).encode(jnp.asarray(numbers(given), jnp.float32), 0))
+        given = Grouped(*formatted_array(like.codes, like.scale).encode(jnp.asarray(numbers(given), jnp.float32), 0))
     return Grouped(*map(_placed, given, like))
 
 
@@ -53,11 +53,11 @@ def _weights_in_form(p: Array, wanted: Array, held: Array) -> Array:
     held = jnp.asarray(held)
     if held.dtype == wanted.dtype:
         return _placed(held, wanted)
-    full = held if jnp.issubdtype(held.dtype, jnp.floating) else stored(p, held).read()
+    full = held if jnp.issubdtype(held.dtype, jnp.floating) else formatted_array(p, held).read()
     if jnp.issubdtype(wanted.dtype, jnp.floating):
         return _placed(full, wanted)
     # A master half-way between two weights belongs to the other one; subtracting one part makes it belong to this one.
-    other, rest = stored(p, wanted).encode(full, 0)
+    other, rest = formatted_array(p, wanted).encode(full, 0)
     same = other == p.astype(other.dtype)
     return _placed(jnp.where(same, rounded(rest, wanted.dtype), jnp.iinfo(wanted.dtype).max), wanted)
 
@@ -69,12 +69,12 @@ def own_of(state: Tree) -> Tree:
     return state.inner if isinstance(state, MasterState) else state
 
 
-def held_of(state: Tree, leaves: Leaves) -> list[Array]:
+def companions_of(state: Tree, leaves: Leaves) -> list[Array]:
     """Return the companions of each parameter's weights in a state."""
     return of_state(leaves, "weights", state.weights if isinstance(state, MasterState) else None)
 
 
-def begun(transform: optax.GradientTransformation, params: Tree) -> Tree:
+def initial_state(transform: optax.GradientTransformation, params: Tree) -> Tree:
     """Return the initial state, which shows the wanted format."""
     whole = transform.init(params)
     if type(own_of(whole)) not in RULES:
@@ -86,7 +86,7 @@ def begun(transform: optax.GradientTransformation, params: Tree) -> Tree:
 RULES = {getattr(optimizers, f"{name}State"): entry.rule for name, entry in ENTRIES.items()}
 
 
-def parts_of(state: Tree) -> dict[str, str]:
+def state_field_names(state: Tree) -> dict[str, str]:
     """Return the fields of the state: their names in the PyTorch API and in the rules, and their names here."""
     if type(state) not in RULES:
         raise StateError(
@@ -95,7 +95,9 @@ def parts_of(state: Tree) -> dict[str, str]:
     return dict(zip(RULES[type(state)].State._fields, state._fields[1:-1], strict=True))
 
 
-def filled_in(whole: object, leaves: Leaves, count: Array, trees: Mapping[str, object], held: Sequence[Array]) -> Tree:
+def state_with_trees(
+    whole: object, leaves: Leaves, count: Array, trees: Mapping[str, object], held: Sequence[Array]
+) -> Tree:
     """Return our state with these trees: each array with the required shape, dtype and place, and with the companions
     of weights, converted from another state.
     """
@@ -107,7 +109,7 @@ def filled_in(whole: object, leaves: Leaves, count: Array, trees: Mapping[str, o
     made = ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
     if not isinstance(whole, MasterState):
         return made
-    rows = zip(leaves.arrays, held_of(whole, leaves), held, strict=True)
+    rows = zip(leaves.arrays, companions_of(whole, leaves), held, strict=True)
     return MasterState(made, leaves.like([_weights_in_form(*row) for row in rows]))
 
 
