@@ -66,7 +66,7 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _check_call(said: str, found: Any) -> None:
+def _check_call(said: str, found: object) -> None:
     """Raise unless this can be called without arguments."""
     if not callable(found):
         raise LayerwiseError(f"{said} must be a function that returns the model, but is {a(type(found).__name__)}.")

@@ -90,7 +90,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         self._is_looked_at = False
         self._xp: BackendFunctions | None = None  # during a step
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if "_rest" in vars(self):  # it is made
             fixed = {
                 *self._options(),

@@ -45,7 +45,7 @@ class Check:
                 way_out = f"Pass float({value!r})."
             raise HyperparameterError(sentence(argument, self.allowed, value, way_out)) from None
 
-    def takes(self, value: Any) -> bool:
+    def takes(self, value: object) -> bool:
         """Return True for an allowed value."""
         try:
             self.convert(value)
@@ -53,7 +53,7 @@ class Check:
             return False
         return True
 
-    def _takes_as_number(self, text: Any) -> bool:
+    def _takes_as_number(self, text: object) -> bool:
         """Return True for the text of an allowed number."""
         try:
             return isinstance(text, str) and self.takes(float(text))
@@ -261,7 +261,7 @@ def schedule() -> Check:
     return Check("a function of the step", convert)
 
 
-def is_called_with(function: Any, *args: object) -> bool:
+def is_called_with(function: object, *args: object) -> bool:
     """Return True for a function, no class, that can be called with these, as far as its signature shows."""
     if not callable(function) or isinstance(function, type):
         return False
@@ -303,6 +303,6 @@ def true_means(means: str) -> str:
     return f"True means: {means[0].lower()}{means[1:]}"
 
 
-def flag(name: str, value: Any) -> bool:
+def flag(name: str, value: object) -> bool:
     """Return the checked value of a switch that is no option of a formula."""
     return bool(FLAG(name, value, true_means(MEANS[name])))

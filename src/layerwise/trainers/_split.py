@@ -33,7 +33,7 @@ def splitting_class(optimizer: type[Any]) -> type[Any]:
         return optimizer
     known, shared = ([name for name in signature(one).parameters if name != "params"] for one in (optimizer, Mixed))
 
-    def new(cls: type[Any], params: Any, *, of_model: Any = None, others: object = None, **options: Any) -> Mixed:
+    def new(cls: type[Any], params: object, *, of_model: Any = None, others: object = None, **options: Any) -> Mixed:
         check_keywords(optimizer.__name__, [name for name in options if name not in known], [*known, "others"])
         of_all = {name: x for name, x in options.items() if name in shared and (name, type(x)) != STATE}
         of_groups = {name: x for name, x in options.items() if name not in of_all}

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from layerwise.engines import Job
+from layerwise.options.values import Scalar
 from layerwise.storage import quantized_groups
 from layerwise.storage.bits import Key
 from layerwise.storage.formatted_arrays import FormattedArray, as_numbers
@@ -27,7 +29,7 @@ class Rows(NamedTuple):
 
     found: Tensor
 
-    def numbers(self, *_: Any) -> Tensor:
+    def numbers(self, *_: object) -> Tensor:
         """Return them."""
         return self.found
 
@@ -35,7 +37,7 @@ class Rows(NamedTuple):
 class StoredLists(Lists):
     """Lists of tensors, some of whose arrays are in a format, the same of all tensors."""
 
-    def __init__(self, jobs: Sequence[Any]) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         super().__init__(jobs)
         self._known: dict[Hashable, Any] = {}
 
@@ -60,7 +62,9 @@ class StoredLists(Lists):
             found.flat[rows].copy_(self._piece(first, arrays, rows).decode())
         return found if layout is plain else TensorList(self, plain, plain.buffer(self.dtype).filled(found.each))
 
-    def encode(self, stored: Sequence[FormattedArray], new: TensorList, ts: Sequence[Any], skip: Tensor | None) -> None:
+    def encode(
+        self, stored: Sequence[FormattedArray], new: TensorList, ts: Sequence[Scalar], skip: Tensor | None
+    ) -> None:
         """Write numbers, and what stands beside them, in their format, at the step that each tensor takes."""
         first, layout = stored[0], self._layout(stored)
         buffer = layout.buffer(torch.float32)
@@ -134,7 +138,7 @@ class StoredLists(Lists):
 
         return self._once((layout, keys), made)
 
-    def _step(self, ts: Sequence[Any], layout: BufferLayout) -> Any:
+    def _step(self, ts: Sequence[Scalar], layout: BufferLayout) -> Scalar:
         """Return the step that all tensors take, or that of each row's tensor."""
         first = ts[0]
         if all(t is first for t in ts):

@@ -1,6 +1,6 @@
 """Lists of tensors as the arrays of a rule: an operation on an array is a call or two for all tensors of a list.
 
-One array of each tensor is a `Many`. It has one of two forms:
+One array of each tensor is a `TensorList`. It has one of two forms:
 
     each   separate tensors, as they are stored: `torch._foreach_` functions compute with them, and write in place
     flat   side by side in one buffer, as rows that belong to one tensor each: any function of PyTorch computes with

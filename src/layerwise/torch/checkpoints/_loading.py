@@ -212,7 +212,7 @@ def _always_kept(rule: ModuleType) -> set[str]:
     return {*fields} - few - usual.keys()
 
 
-def _beside(plan: Plan, key: str, x: Any) -> Any:
+def _beside(plan: Plan, key: str, x: object) -> Any:
     """Return an entry of another program, cut like the parameter if it has the parameter's shape."""
     if not isinstance(x, Tensor) or is_dtensor(x) or tuple(x.shape) != plan.shape:
         return x

@@ -231,7 +231,7 @@ def _distinct(groups: Iterator[Group]) -> list[Group]:
     return list({id(group): group for group in groups}.values())
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Return True if two options are equal, in whatever type a checkpoint has them."""
     a, b = (tuple(x) if isinstance(x, list) else x for x in (a, b))
     try:

@@ -55,7 +55,7 @@ def saved_state(state: object) -> Any:
     return {**state, **{key: _saved(x) for key, x in own_entries(state).items()}}
 
 
-def _saved(x: Any) -> Any:
+def _saved(x: object) -> Any:
     if not isinstance(x, Tensor) or x.dtype not in INTEGERS:
         return x
     here = local(x).unsqueeze(-1)

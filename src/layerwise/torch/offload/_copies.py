@@ -1,6 +1,6 @@
 """Copies between host and device, with everything that needs streams, events and pinned memory.
 
-A copy is asynchronous: it begins after the work that was given to the device before, and has ended when its `Arrival`
+A copy is asynchronous: it begins after the work that was given to the device before, and has ended when its `CopyEnd`
 says so. Until then its target has no value, and its source must not change.
 """
 

@@ -103,7 +103,7 @@ class PartialSteps:
         raise ParameterError(_misplaced(self._stepper.members, p, group, i))
 
 
-def _misplaced(members: Members, p: Any, group: object, i: object) -> str:
+def _misplaced(members: Members, p: object, group: object, i: object) -> str:
     groups = members.groups
     if not isinstance(p, Tensor) or not any(_has(own["params"], p, None) for own in groups):
         shown = f"a tensor of shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)

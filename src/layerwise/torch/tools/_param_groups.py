@@ -230,7 +230,7 @@ def _head_of(model: nn.Module) -> Test:
     return lambda name, p, module: module in layers
 
 
-def _listed(argument: str, matchers: Any) -> list[Matcher]:
+def _listed(argument: str, matchers: object) -> list[Matcher]:
     if isinstance(matchers, (str, type)) or not isinstance(matchers, Iterable):
         one = getattr(matchers, "__name__", None) or shown(matchers)
         raise HyperparameterError(sentence(argument, "a list", matchers, f"Pass {argument}=[{one}]."))
