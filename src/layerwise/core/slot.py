@@ -223,7 +223,7 @@ class NamedState(NamedTuple):
             is_grouped = plan.elementwise[field] and bool(plan.shape)  # a single number has no groups
             codes = [one.dtype(signed) for one in CODED.values()] if is_grouped else []
             parts[field] = ArraySpec(plan.state_shapes[field] or (), (*FLOATING, *dict.fromkeys(codes)))
-            if coded is not None and is_grouped:
+            if coded is not None and plan.shape:
                 parts[field + coded.suffix] = ArraySpec(scales_of(plan.shape), ("float32",), of=field)
         remainders = tuple(one.dtype for one in BESIDE.values() if one.key == REMAINDER and is_low)
         for key, dtypes in ((MASTER, FLOATING), (REMAINDER, remainders)):
