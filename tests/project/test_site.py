@@ -79,7 +79,7 @@ def test_the_site_says_what_each_option_means(hooks):
     text = hooks.on_page_markdown(
         (DOCS / "optimizers/lion.md").read_text("utf-8"), page, SimpleNamespace(repo_url=None)
     )
-    assert "| `betas` | (0.9, 0.99) | a pair" in text
+    assert "| `betas` | (0.9, 0.99) | two values" in text
     assert "help(Lion)" not in text
 
 

@@ -56,7 +56,7 @@ class Blocks(Checked):
         axis: The axis along which the blocks lie; with "each" there may be several.
 
     >>> Blocks(3).parts("qkv", (6, 2))
-    [Part(axis=0, count=3, drop=False, one=None, others=())]
+    [BlockView(axis=0, count=3, drop=False, one=None, others=())]
     """
 
     split: int | Literal["each"] | tuple[int, ...] = option("each", SPLIT, WAY_OUT)
