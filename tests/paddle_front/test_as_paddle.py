@@ -513,7 +513,7 @@ def test_numbers_may_be_tensors_of_one():
 
 
 REFUSED = [
-    ({"parameters": None}, ParameterError, "`parameters` must be a list"),
+    ({"parameters": None}, ParameterError, "`parameters` is missing"),
     ({"parameters": []}, ParameterError, "at least one parameter"),
     ({"parameters": [1]}, ParameterError, "must contain tensors of Paddle, but one has the type int"),
     ({"parameters": {"params": []}}, ParameterError, "`parameters` must be a list"),
