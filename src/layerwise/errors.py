@@ -82,7 +82,7 @@ def shown(value: object) -> str:
         return line
     if shape is not None:
         return f"an array of dtype {value.dtype} and shape {shape}"  # type: ignore[attr-defined]
-    return kind(value) if "\n" in said else f"{line[:LINE]}… ({a(type(value).__name__)})"
+    return class_in_words(value) if "\n" in said else f"{line[:LINE]}… ({with_article(type(value).__name__)})"
 
 
 def _shape_of(value: Any) -> tuple[int, ...] | None:
@@ -92,13 +92,13 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
         return None
 
 
-def kind(value: object) -> str:
+def class_in_words(value: object) -> str:
     """Return the class of a value with the package that it is of: "an AdamW of torch", "a list"."""
     package = type(value).__module__.partition(".")[0]
-    return a(type(value).__name__) + f" of {package}" * (package not in ("builtins", "__main__"))
+    return with_article(type(value).__name__) + f" of {package}" * (package not in ("builtins", "__main__"))
 
 
-def a(noun: str) -> str:
+def with_article(noun: str) -> str:
     """Return a noun, such as a class's name, with its article."""
     return f"{'an' if noun.startswith(SPELLED if noun.isupper() else VOWELS) else 'a'} {noun}"
 

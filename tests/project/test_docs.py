@@ -227,7 +227,7 @@ def said_of(default: Any) -> Any:
 def test_migration_tables_are_complete_and_name_what_there_is(
     theirs: str, ours: str, rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Theirs with their defaults, where the package is to be had; the others are ours; and only arguments of ours."""
+    """Theirs with their defaults, where the package is installed; the others are ours; and only arguments of ours."""
     monkeypatch.setenv("KERAS_BACKEND", "numpy")  # as the parity tests have it
     cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows.splitlines()]
     known = arguments(ours)

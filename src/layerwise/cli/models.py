@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from layerwise.cli.exit_codes import TRACEBACK
-from layerwise.errors import LayerwiseError, a
+from layerwise.errors import LayerwiseError, with_article
 from layerwise.options.misspellings import did_you_mean, nearest
 
 SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
@@ -30,7 +30,7 @@ def model_of(path: str) -> nn.Module:
         with _in_one_line(path):
             found = found()
     if not isinstance(found, nn.Module):
-        wrong = f"{name}() must return a torch.nn.Module, but returned {a(type(found).__name__)}."
+        wrong = f"{name}() must return a torch.nn.Module, but returned {with_article(type(found).__name__)}."
     elif not any(p.numel() for p in found.parameters() if p.requires_grad):
         wrong = "no parameter of the model requires grad, so there is nothing to step."
     else:
@@ -69,7 +69,9 @@ def _exists(module: str) -> bool:
 def _check_call(said: str, found: object) -> None:
     """Raise unless this can be called without arguments."""
     if not callable(found):
-        raise LayerwiseError(f"{said} must be a function that returns the model, but is {a(type(found).__name__)}.")
+        raise LayerwiseError(
+            f"{said} must be a function that returns the model, but is {with_article(type(found).__name__)}."
+        )
     try:
         inspect.signature(found).bind()
     except TypeError:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerwise.errors import HyperparameterError, StateError, a, sentence
+from layerwise.errors import HyperparameterError, StateError, sentence, with_article
 from layerwise.options.by_name import check_matched, first_few
 from layerwise.rules.requests import Array
 
@@ -127,8 +127,8 @@ def _check(name: str, one: Kept, there: str, wanted: Mapping[str, TensorFields])
     rule, meaning = wanted[there]
     if rule != one.rule:
         raise StateError(
-            f"the state of {name} is of {one.rule}, but {there} is stepped by {rule}. Pass {a(one.rule)}, or start "
-            f"{rule} without state."
+            f"the state of {name} is of {one.rule}, but {there} is stepped by {rule}. Pass "
+            f"{with_article(one.rule)}, or start {rule} without state."
         )
     for option, value in one.meaning.items():
         if option in meaning and meaning[option] != value:

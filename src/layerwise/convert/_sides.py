@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from layerwise.convert._kept import Axes, Kept, Names, TensorFields, fitted_to_target
-from layerwise.errors import ParameterError, StateError, kind, sentence
+from layerwise.errors import ParameterError, StateError, class_in_words, sentence
 
 OURS = ("torch", "numpy", "keras", "mlx", "paddle")
 THEIRS = ("keras", "mlx")
@@ -79,7 +79,7 @@ def _side(optimizer: object, state: object, params: object) -> Side:
         if package in THEIRS:
             return _made(package, "Theirs", optimizer, params)
     raise StateError(
-        f"{kind(optimizer)} cannot be read or written. Pass an optimizer "
+        f"{class_in_words(optimizer)} cannot be read or written. Pass an optimizer "
         "of layerwise, Keras or MLX. For other PyTorch optimizers, use layerwise.torch.convert; for optax, "
         "from_optax."
     )

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from layerwise.catalog.hidden_matrices import is_misplaced_vector, warn_of_nonhidden
-from layerwise.errors import ParameterError, StateError, a, sentence
+from layerwise.errors import ParameterError, StateError, sentence, with_article
 from layerwise.jax import _mesh, _trees
 from layerwise.jax._drive import Axes, Cut, drive_rules
 from layerwise.jax._dtypes import arithmetic_dtype, mixing, real
@@ -80,7 +80,9 @@ class Transformation:
     def update(self, updates: Tree, state: Tree, params: Tree = None, **extra_args: object) -> tuple[Tree, Tree]:
         del extra_args  # meant for other transformations of a chain
         if isinstance(params, (self.state, MasterState)):
-            raise ParameterError(f"the third argument is {a(type(params).__name__)}, not parameters. {_trees.CALL}")
+            raise ParameterError(
+                f"the third argument is {with_article(type(params).__name__)}, not parameters. {_trees.CALL}"
+            )
         params = self._stand_ins(updates) if params is None else params
         leaves = _trees.parameters(params)
         with mixing(leaves.arrays):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, kind, shown
+from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, class_in_words, shown
 from layerwise.jax._storage import Grouped
 from layerwise.jax._types import Array, Tree
 from layerwise.options.checks import FLAG
@@ -71,7 +71,7 @@ def _array(name: str, leaf: Array, error: type[Exception] = ParameterError) -> A
     try:
         _is_integer(leaf)
     except TypeError:  # its dtype is of another library
-        raise error(f"{name} must be an array of JAX or NumPy, but is {kind(leaf)}. Convert it.") from None
+        raise error(f"{name} must be an array of JAX or NumPy, but is {class_in_words(leaf)}. Convert it.") from None
     of_numbers = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc"
     return jnp.asarray(leaf) if of_numbers or isinstance(leaf, (bool, int, float, complex)) else leaf
 

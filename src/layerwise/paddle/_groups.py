@@ -11,7 +11,7 @@ from paddle.nn.clip import GradientClipBase
 from paddle.optimizer.lr import LRScheduler
 from paddle.regularizer import L2Decay, WeightDecayRegularizer
 
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, a, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, with_article
 from layerwise.options import checks
 from layerwise.options.arguments import OF_PADDLE_GROUP
 from layerwise.options.misspellings import check_keywords
@@ -71,7 +71,7 @@ def _as_dicts(parameters: object) -> list[Settings]:
     if parameters is None:
         raise ParameterError("`parameters` is missing. Pass parameters=model.parameters().")
     if isinstance(parameters, (*TENSORS, Mapping, str)) or not isinstance(parameters, Iterable):
-        one = "a single parameter" if isinstance(parameters, TENSORS) else a(type(parameters).__name__)
+        one = "a single parameter" if isinstance(parameters, TENSORS) else with_article(type(parameters).__name__)
         raise ParameterError(
             f"`parameters` must be a list of parameters, or of dicts with 'params', but is {one}. Pass "
             "parameters=model.parameters()."

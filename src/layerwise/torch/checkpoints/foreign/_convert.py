@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from layerwise.core.slot import own_entries
-from layerwise.errors import StateError, kind, sentence, shown, warn
+from layerwise.errors import StateError, class_in_words, sentence, shown, warn
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin
@@ -74,7 +74,8 @@ def convert_back(state_dict: StateDict, optimizer: object, target: str) -> State
     _check_mapping(state_dict, "convert_back(state_dict, optimizer, target)")
     if not _is_named(optimizer, target):
         raise StateError(
-            f"`optimizer` must be {target}, but is {kind(optimizer)}. Pass the optimizer that continues the run."
+            f"`optimizer` must be {target}, but is {class_in_words(optimizer)}. "
+            "Pass the optimizer that continues the run."
         )
     way_out = "Pass the state_dict() of the matching layerwise optimizer."
     with _refused(f"{target} cannot continue from this state: {{}}. {way_out}"):
