@@ -109,7 +109,7 @@ def test_zeros_move_once_and_then_keep_their_norm(api, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Lamb", "Lars"])
+@pytest.mark.parametrize("name", ["Lamb", pytest.param("Lars", marks=pytest.mark.repeats)])  # the same, without kernels
 def test_in_bfloat16_the_norm_does_not_drift(name):
     """Each step's rounding shows in its norm, and no step's in another's; its variance adds some millionths to all."""
     w, options = arrays(0, {"w": (256, 256)}), {"keep_norm": "first", "rounding": "stochastic", "seed": 1}

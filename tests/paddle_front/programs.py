@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 from contract.apis import numpy_of
@@ -24,7 +26,12 @@ def static_graph():
 
 @contextmanager
 def of_its_own(scope):
-    with paddle.utils.unique_name.guard(), static.scope_guard(scope):
+    """Paddle keeps the stack of calls of each operation, which takes most of the time here: one call will do."""
+    with (
+        patch.object(sys, "tracebacklimit", 1, create=True),
+        paddle.utils.unique_name.guard(),
+        static.scope_guard(scope),
+    ):
         yield
 
 

@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from datetime import timedelta
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,6 +31,7 @@ from sharding.ranks import Group
 import layerwise.torch
 from sharding import cells, layouts
 
+IMPORTING = 3  # of the first calls
 joined: Group | None = None
 
 
@@ -82,7 +84,7 @@ def serve(line: Connection) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     line.send_bytes(pickle.dumps((layerwise.__version__, "", "")))
-    while True:
+    for number in count():
         try:
             call = line.recv_bytes()
         except EOFError:
@@ -95,6 +97,8 @@ def serve(line: Connection) -> None:
             answer = outcome(function, arguments, *rest)
         line.send_bytes(pickle.dumps(answer))
         gc.collect()  # models and their hooks are cycles
+        if number < IMPORTING:
+            gc.freeze()  # what has been imported need not be looked through again
 
 
 def exit_code(pid: int, seconds: float) -> int:
