@@ -15,7 +15,7 @@ from layerwise.torch import Mixed
 from layerwise.torch.groups._arguments import listed
 from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._rules import RULE
-from layerwise.torch.sharding._flat import whole_shape
+from layerwise.torch.sharding._cuts import whole_shape
 from layerwise.torch.tools._left_to_adamw import kept_by_rest, split_options
 from layerwise.torch.tools._param_groups import NO_MATRICES, chosen
 

@@ -26,7 +26,8 @@ from layerwise.torch.checkpoints import _matching, _origin, _rates
 from layerwise.torch.checkpoints._rates import CONVERTED, ContinuedGroup
 from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.groups._members import State
-from layerwise.torch.sharding._cuts import cuts_of, is_dtensor
+from layerwise.torch.sharding._cuts import WHOLE, cuts_of
+from layerwise.torch.sharding._dtensors import is_dtensor
 from layerwise.torch.step._checks import resolved
 from layerwise.torch.step._plan import AS_SAVED, WAY_OUT, Plan
 from layerwise.torch.step._state import as_step, check_shapes, check_there, check_values, parts_of
@@ -99,7 +100,7 @@ def _plans(stepper: Stepper, one: ContinuedGroup, params: list[Tensor], names: l
     blocks, known, found = one.checked.blocks, dict[object, Plan](), list[Plan]()
     for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
         of_name = blocks.default if blocks.given is None else blocks(name)
-        key = (p.shape, p.dtype, of_name) if lies is None else id(p)
+        key = (p.shape, p.dtype, of_name) if lies is WHOLE else id(p)
         if key not in known:
             known[key] = stepper.planner.plan_for(p, one.checked, name)
         found.append(known[key])

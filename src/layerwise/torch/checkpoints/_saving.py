@@ -14,7 +14,7 @@ from layerwise.errors import HyperparameterError
 from layerwise.options.checks import numpy_to_python
 from layerwise.options.settings import as_plain_value
 from layerwise.torch.groups._members import State
-from layerwise.torch.sharding._cuts import like, local
+from layerwise.torch.sharding._dtensors import like, local
 from layerwise.torch.step._stepper import stepper_of
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from layerwise.torch.groups._members import Members
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._cuts import ranks_named
-from layerwise.torch.sharding._flat import CHANGES, check_own
-from layerwise.torch.sharding._wrapped_modules import check_replaced
+from layerwise.torch.sharding._cuts import CHANGES, WHOLE, ranks_named
+from layerwise.torch.sharding._dtensors import is_dtensor
+from layerwise.torch.sharding._wrapped_modules import check_own, check_replaced
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -110,7 +110,7 @@ class Ranks:
         before = self.agreed.axes, self.agreed.replicas, self.agreed.model_group, self.copies
         self.copies = self._copies()
         axes, replicas = cuts.axes_of(found, self.copies)
-        self.wrapped = found.count(None) < len(found)
+        self.wrapped = any(cut is not WHOLE for cut in found)
         shared = bool(axes) or any(group is not None for group in self.groups.values())
         if shared and self._settings.differentiable:
             raise ContradictionError(
@@ -139,7 +139,7 @@ class Ranks:
     def _check_left(self, found: Sequence[object]) -> None:
         """Raise if one of the parameters with these cuts has left its state behind."""
         kept = self._members.optimizer.state
-        left = {p.shape for p in kept if isinstance(p, Tensor) and id(p) not in self._known and not cuts.is_dtensor(p)}
+        left = {p.shape for p in kept if isinstance(p, Tensor) and id(p) not in self._known and not is_dtensor(p)}
         each = zip(self._members.all(), found, strict=True) if left else ()
         bare = (name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in kept)
         if name := next(bare, None):

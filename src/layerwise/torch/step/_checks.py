@@ -16,8 +16,8 @@ from layerwise.engines import compiled
 from layerwise.engines.addresses import StridedMemory, overlapping_pair
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch.arrays._library import FLOATING
-from layerwise.torch.sharding._cuts import local
-from layerwise.torch.sharding._flat import check_described, is_marked
+from layerwise.torch.sharding._dtensors import local
+from layerwise.torch.sharding._wrapped_modules import check_described, is_marked
 
 
 def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:

@@ -18,34 +18,30 @@ from layerwise.core.plan import state_layout
 from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, StateError
 from layerwise.layout.blocks import Blocks
-from layerwise.layout.pieces import Kept, lay_out, sharded_layout
+from layerwise.layout.pieces import lay_out, sharded_layout
 from layerwise.options.settings import Hyper
 from layerwise.storage.index import Index, part_of
 from layerwise.storage.options import RequestedStorage
 from layerwise.storage.state_dtypes import scales_of
 from layerwise.torch.arrays._library import LIBRARY, fast_product_dtype
 from layerwise.torch.groups._members import State, without_wrappers
-from layerwise.torch.sharding._cuts import Axis, Cut, check_alike, is_dtensor, local, placed, replicas_of
-from layerwise.torch.sharding._flat import FlatBuffer, parts_in_buffer
-from layerwise.torch.sharding._flat._states import whole_state
-from layerwise.torch.sharding._local_parts import on_host, parts_of_cut
+from layerwise.torch.sharding._cuts import WHOLE, Axis, Cut, Division, replicas_of
+from layerwise.torch.sharding._dtensors import check_alike, is_dtensor, local, placed
 from layerwise.torch.step._checks import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
 WAY_OUT = "Create the optimizer with the options it was saved with."
 AS_SAVED = "Load what state_dict() returned, or start again after clear_state()."
-WAY_OUT_OF_FLAT = "Load whole tensors, and state of other ranks, with layerwise.torch.flat.load_full_state_dict."
 
 
 @dataclass(frozen=True)
 class Plan(plan.Plan):
-    """The plan of one parameter's step, which may lie on several ranks or in a flat buffer."""
+    """The plan of one parameter's step, which may lie on several ranks."""
 
     name: str
     dtype: torch.dtype
-    cut: Cut | None = None
-    flat: FlatBuffer | None = None
-    tensors: tuple[Plan, ...] = ()  # those of which some rank's flat buffer has a part
+    division: Division = WHOLE
+    tensors: tuple[Plan, ...] = ()  # if a parameter has parts of several: those of which some rank has a part
     replicas: tuple[Axis, ...] = ()  # the axes over which it is replicated
 
     @property
@@ -53,9 +49,9 @@ class Plan(plan.Plan):
         return self.cut is not None
 
     @property
-    def lies(self) -> Cut | FlatBuffer | None:
-        """The local part of the parameter."""
-        return self.cut or self.flat
+    def cut(self) -> Cut | None:
+        """The division of a DTensor."""
+        return self.division if isinstance(self.division, Cut) else None
 
     @property
     def stored_together(self) -> tuple[Plan, ...]:
@@ -68,16 +64,14 @@ class Plan(plan.Plan):
     @property
     def way_out(self) -> str:
         """The way out if a checkpoint does not fit."""
-        if self.flat is not None:
-            return WAY_OUT_OF_FLAT
-        return "Load a checkpoint of the same model, saved with the same options."
+        return self.division.way_out
 
     def described(self) -> Hashable:
         """Return the data that must be the same on all ranks."""
         own = [
             (one.name, one.h, one.h.model_bound, tuple(one.shape), one.layout.pieces) for one in self.stored_together
         ]
-        return own, None if self.flat is None else self.flat.described()
+        return own, self.division.described()
 
     def in_words(self) -> object:
         """Return the shape in the form that ranks compare."""
@@ -111,7 +105,7 @@ class Plan(plan.Plan):
         return part_of(self.shape, dims)
 
     def why_not_grouped(self) -> str:
-        return ("" if self.lies is None else self.lies.why_not_grouped(self.shape)) or super().why_not_grouped()
+        return self.division.why_not_grouped(self.shape) or super().why_not_grouped()
 
     def storage_plan(self, p: Tensor, want: RequestedStorage) -> StoragePlan:
         """Return everything that determines the storage of a parameter, and of others with an equal plan."""
@@ -134,9 +128,7 @@ class Plan(plan.Plan):
 
     def whole(self, state: Mapping[str, Tensor]) -> dict[str, State]:
         """Return the state of each whole tensor by name, in host memory. All ranks call this together."""
-        if self.flat is not None:
-            return whole_state(self, self.flat, state)
-        return {self.name: {key: on_host(x) if isinstance(x, Tensor) else x for key, x in state.items()}}
+        return self.division.whole_states(self, state)
 
 
 def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
@@ -156,7 +148,7 @@ def plan_of(
     h: Hyper,
     name: str,
     blocks: Callable[[str], Blocks | None],
-    lies: Cut | FlatBuffer | None,
+    division: Division = WHOLE,
     device: torch.device | None = None,
     copies: tuple[Axis, ...] = (),
 ) -> Plan:
@@ -164,41 +156,16 @@ def plan_of(
 
     `device` is that of the step, if it differs from the parameter's; `copies` are processes with the same tensors.
     """
-    replicas = replicas_of(lies, copies)
+    replicas, eps = replicas_of(division, copies), torch.finfo(p.dtype).eps
     h = h.with_fast_dtype(fast_product_dtype(device or p.device, p.dtype))
-    if not isinstance(lies, FlatBuffer):
-        return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies, replicas)
-    members = tuple(
-        _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), None, replicas, anywhere=True)
-        for one in lies.spreads
-    )
-    held, lengths = parts_in_buffer(rule, members, lies)
-    keys = rule.State._fields
-    there = {key for key in keys if any(one.state_shapes[key] is not None for one in members)}
-    shapes: dict[str, Shape | None] = {key: (lengths.get(key, lies.length),) if key in there else None for key in keys}
-    kept: dict[str, Kept | None] = dict.fromkeys(keys, (True,))
-    elementwise = {key: key not in lengths for key in keys}
-    whole = name, rule, h, tuple(p.shape), members[0].layout, held
-    return Plan(*whole, shapes, kept, elementwise, p.dtype, None, lies, members, replicas)
 
+    def of_tensor(name: str, shape: Shape) -> Plan:
+        layout = lay_out(name, rule, h, shape, blocks(name), eps, division.cuts)
+        if division is not WHOLE or replicas:
+            parts = division.parts_along(len(shape))
+            layout = sharded_layout(layout, parts, prod(len(axis.ranks) for axis in replicas))
+        shapes, kept, elementwise = state_layout(rule, layout, len(shape))
+        held = division.parts_here(layout, kept, replicas)
+        return Plan(name, rule, h, shape, layout, held, shapes, kept, elementwise, p.dtype, division, (), replicas)
 
-def _plan_of_tensor(
-    rule: ModuleType,
-    shape: Shape,
-    dtype: torch.dtype,
-    h: Hyper,
-    name: str,
-    blocks: Blocks | None,
-    cut: Cut | None = None,
-    replicas: tuple[Axis, ...] = (),
-    anywhere: bool = False,
-) -> Plan:
-    one_by_one = (lambda axis: False) if cut is None else cut.cuts
-    layout = lay_out(name, rule, h, shape, blocks, torch.finfo(dtype).eps, one_by_one)
-    if cut is not None or anywhere or replicas:
-        whole = (1,) * len(shape)
-        parts = None if anywhere else whole if cut is None else cut.parts_along(len(shape))
-        layout = sharded_layout(layout, parts, prod(len(axis.ranks) for axis in replicas))
-    shapes, kept, elementwise = state_layout(rule, layout, len(shape))
-    held = parts_of_cut(layout, kept, cut, replicas)
-    return Plan(name, rule, h, shape, layout, held, shapes, kept, elementwise, dtype, cut, None, (), replicas)
+    return cast("Plan", division.plan(of_tensor, name, p))

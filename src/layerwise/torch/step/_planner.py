@@ -83,7 +83,7 @@ class Planner:
             differentiable, blocks = due.group["differentiable"], due.blocks
             by_name = blocks.given is not None
             for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
-                shared = lies is None and kind is not None and not differentiable
+                shared = lies is cuts.WHOLE and kind is not None and not differentiable
                 own_blocks = blocks(name) if by_name else blocks.default
                 key = (id(due.h), own_blocks, kind) if shared else id(p)  # names may repeat
                 made_for, before = self._plans.get(p, (blocks, None))
@@ -98,7 +98,7 @@ class Planner:
                 if found is None:
                     replicas = cuts.replicas_of(lies, self.copies)
                     settings, found = (name, due.h, p.dtype, lies, replicas, blocks), before
-                    own = () if found is None else (found.name, found.h, found.dtype, found.lies, found.replicas)
+                    own = () if found is None else (found.name, found.h, found.dtype, found.division, found.replicas)
                     if found is None or (*own, made_for) != settings:
                         found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device, self.copies)
                     known[key] = found

@@ -25,7 +25,7 @@ from layerwise.storage.options import RequestedStorage
 from layerwise.storage.sixteen_bits import MASTER, REMAINDER
 from layerwise.torch.arrays._library import LIBRARY, fast_product_dtype, named
 from layerwise.torch.sharding._agreement import Agreement, gradient_key
-from layerwise.torch.sharding._cuts import local
+from layerwise.torch.sharding._dtensors import local
 from layerwise.torch.sharding._sums import RankSums, SkipDecision
 from layerwise.torch.step._checks import by_device_and_dtype, why_unreadable
 from layerwise.torch.step._measured_step import MeasuredStep

@@ -19,7 +19,7 @@ from layerwise.storage.quantized_groups import GROUP
 from layerwise.storage.sixteen_bits import MASTER, REMAINDER
 from layerwise.torch.arrays._library import LIBRARY, LOW, named_state
 from layerwise.torch.groups._members import State
-from layerwise.torch.sharding._cuts import is_dtensor, local
+from layerwise.torch.sharding._dtensors import is_dtensor, local
 from layerwise.torch.step._checks import has_address, memory_of, why_unreadable
 from layerwise.torch.step._plan import AS_SAVED, Plan
 

@@ -25,7 +25,7 @@ from layerwise.torch.groups._members import Group, Members, distinct_name
 from layerwise.torch.groups._settings import CheckedGroup, GroupRates, capturing, check_capture, on_gpu, scalar
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, StepSkipped, gradient_key
-from layerwise.torch.sharding._flat import CHANGES, without_gaps
+from layerwise.torch.sharding._dtensors import local_parts
 from layerwise.torch.sharding._ranks import ProcessGroupRef, Ranks
 from layerwise.torch.sharding._sums import SkipDecision
 from layerwise.torch.step import _checks, _state
@@ -141,7 +141,7 @@ class Stepper:
     def agreement(self) -> Agreement | None:
         """The agreement with the processes that hold other parts of the parameters, or None."""
         ranks = self.ranks
-        return ranks.current if ranks.described == CHANGES[0] else ranks.agreement()
+        return ranks.current if ranks.described == cuts.CHANGES[0] else ranks.agreement()
 
     @torch._disable_dynamo  # type: ignore[attr-defined]  # loses count of rules that wait; imports itself when called
     def step(self) -> None:
@@ -231,7 +231,7 @@ class Stepper:
     def _local(self, work: Work, agreement: Agreement | None) -> Work:
         """Return the work with the local parts of parameters and gradients."""
         agreed = partial(self._agree_to_redistribute, agreement, work)
-        params_here, grads_here = cuts.local_parts(work.params, work.grads, agreed)
+        params_here, grads_here = local_parts(work.params, work.grads, agreed)
         return work._replace(params_here=params_here, grads_here=grads_here)
 
     def _agree_to_redistribute(self, agreement: Agreement | None, work: Work, elsewhere: Sequence[int]) -> None:
@@ -289,9 +289,12 @@ class Stepper:
         return self.setup.skip_nonfinite or getattr(self.optimizer, "found_inf", None) is not None
 
     def to_skip(self, work: Work) -> Tensor | bool | None:
-        """Return True if this process skips the step; the gaps of a flat buffer do not count."""
-        looked_at = list(without_gaps(work.params, work.grads_here))
-        return _checks.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
+        """Return True if this process skips the step."""
+        return _checks.to_skip(
+            cuts.numbers_of(work.params, work.grads_here),
+            getattr(self.optimizer, "found_inf", None),
+            self.setup.skip_nonfinite,
+        )
 
     # ---- afterwards
 

@@ -15,7 +15,7 @@ from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar
 from layerwise.storage.options import RequestedStorage
 from layerwise.torch.groups._members import Group
-from layerwise.torch.sharding._flat import missing_gradient
+from layerwise.torch.sharding._cuts import division_of
 
 if TYPE_CHECKING:
     from layerwise.torch.step._measured_step import MeasuredStep
@@ -134,7 +134,7 @@ def _with_gradients(
         for p in some:
             g = next(each)
             g = elsewhere(p) if g is None and elsewhere is not None else g
-            g = missing_gradient(p) if g is None else g
+            g = division_of(p).missing_gradient(p) if g is None else g
             if g is not None:
                 params.append(p)
                 found.append(g)

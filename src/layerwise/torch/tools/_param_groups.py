@@ -15,7 +15,7 @@ from layerwise.options.misspellings import NOT_HERE, guess
 from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._options import CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
 from layerwise.torch.groups._rules import RULE, SWITCHES
-from layerwise.torch.sharding._flat import whole_shape
+from layerwise.torch.sharding._cuts import whole_shape
 from layerwise.torch.tools._left_to_adamw import check_other_params, is_named_embedding, split_options
 
 Test = Callable[[str, Tensor, nn.Module], bool]
