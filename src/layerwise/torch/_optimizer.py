@@ -32,8 +32,14 @@ from layerwise.torch.groups._options import (
     proportional_rates,
     without_nones,
 )
-from layerwise.torch.groups._rules import RuleOptions, RulePerGroup, RulePerOptimizer
-from layerwise.torch.groups._settings import check_offloaded, check_rates_captured, naming_group
+from layerwise.torch.groups._rules import (
+    RuleOptions,
+    RulePerGroup,
+    RulePerOptimizer,
+    check_offloaded,
+    check_rates_captured,
+    naming_group,
+)
 from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._ranks import process_group_ref

@@ -13,9 +13,8 @@ from layerwise.options.settings import as_plain_value
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.groups._members import Group, GroupDict
-from layerwise.torch.groups._options import GroupOptions
-from layerwise.torch.groups._rules import RULE
-from layerwise.torch.groups._settings import RATES, CheckedGroup, naming_group
+from layerwise.torch.groups._options import CheckedGroup, GroupOptions
+from layerwise.torch.groups._rules import RATES, RULE, naming_group
 from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._stepper import Stepper
 

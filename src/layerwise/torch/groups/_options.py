@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,16 +22,16 @@ from layerwise.options.settings import Hyper, as_plain_value
 from layerwise.options.values import Scalar
 from layerwise.storage.options import RequestedStorage, check_fits, requested_storage
 from layerwise.torch.groups._members import Group, GroupDict
-from layerwise.torch.groups._rules import RULE, SWITCHES, RuleOptions, RulePerOptimizer, rule_name
-from layerwise.torch.groups._settings import (
+from layerwise.torch.groups._rules import (
     PLAIN,
     RATES,
-    CheckedGroup,
-    CheckedSettings,
-    GroupRates,
+    RULE,
+    SWITCHES,
+    RuleOptions,
+    RulePerOptimizer,
     check_rates_captured,
-    naming_group,
     rates_on,
+    rule_name,
 )
 
 RATE = checks.number(0)
@@ -42,6 +43,15 @@ OF_ALL_GROUPS = {"fused": None, "foreach": None, "differentiable": False}
 MAY_BE_NONE = ("capturable", *OF_ALL_GROUPS)
 CUTOFF = 0.75  # the similarity that counts, because programs put keys of their own into groups
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
+
+
+class CheckedGroup(NamedTuple):
+    """The settings of one group as they were checked."""
+
+    rule: ModuleType
+    h: Hyper
+    want: RequestedStorage
+    blocks: ByName
 
 
 class GroupOptions:
@@ -143,39 +153,23 @@ class GroupOptions:
             except HyperparameterError as problem:
                 warn(str(problem))
 
-    def rates(
-        self, groups: Sequence[GroupDict], before: GroupRates | None, numbers: Sequence[int] | None
-    ) -> GroupRates:
-        """Return the rates of groups with their settings; raise if an option that has changed is wrong.
-
-        Options that were set in another form are converted to plain Python objects.
-        """
-        if before is not None and before.settings.unchanged(groups):
-            return GroupRates(before.settings, groups, self._check_now, before)
-        for number, group in enumerate(groups):
-            with naming_group(number if len(groups) > 1 else None):
-                self._check_complete(group)
-            with suppress(HyperparameterError):  # the check explains more
-                group.update(self.in_plain_form(group))
-        return GroupRates(
-            CheckedSettings(groups, self._checked, self.counted, numbers), groups, self._check_now, before
-        )
-
-    def _check_complete(self, group: GroupDict) -> None:
+    def check_changed(self, group: GroupDict) -> CheckedGroup:
+        """Return the same for a group that may have changed, whose options get the form of plain Python objects."""
         kind = self.rules.of(group)
         if lacking := [name for name in kind.known if name not in group]:
             raise HyperparameterError(
                 f"the group has no {lacking[0]!r}, which {kind.hyper.optimizer} needs. Set it, or copy all options "
                 "from a group that was created with this rule."
             )
-
-    def _checked(self, group: GroupDict) -> CheckedGroup:
+        with suppress(HyperparameterError):  # the check explains more
+            group.update(self.in_plain_form(group))
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas create a pair at each step
             self._made.clear()
         self.warn_of_new_keys(group)
         return self.check(group)
 
-    def _check_now(self, group: GroupDict) -> None:
+    def check_rates(self, group: GroupDict) -> None:
+        """Raise if a rate of a group is wrong, and give the others the form of plain Python objects."""
         kind = self.rules.of(group)
         self._check_rates(kind, group)
         check_rates_captured(group)

@@ -13,7 +13,7 @@ from layerwise.errors import LayerwiseError
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar
 from layerwise.torch.groups._members import Group
-from layerwise.torch.groups._settings import check_offloaded, host_value
+from layerwise.torch.groups._rules import check_offloaded, host_value
 from layerwise.torch.offload._host import Host, SentPart
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _state

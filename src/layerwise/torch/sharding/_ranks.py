@@ -110,7 +110,7 @@ class Ranks:
         before = self.agreed.axes, self.agreed.replicas, self.agreed.model_group, self.copies
         self.copies = self._copies()
         axes, replicas = cuts.axes_of(found, self.copies)
-        self.wrapped = any(cut is not WHOLE for cut in found)
+        self.wrapped = found.count(WHOLE) < len(found)
         shared = bool(axes) or any(group is not None for group in self.groups.values())
         if shared and self._settings.differentiable:
             raise ContradictionError(

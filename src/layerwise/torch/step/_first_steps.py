@@ -17,8 +17,7 @@ from layerwise.errors import HyperparameterError
 from layerwise.options.values import Scalar
 from layerwise.torch.groups._members import Group, Members
 from layerwise.torch.groups._options import GroupOptions
-from layerwise.torch.groups._rules import RULE
-from layerwise.torch.groups._settings import is_on_device
+from layerwise.torch.groups._rules import RULE, is_on_device
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._prepared import TensorStep, on_host
 from layerwise.torch.step._work import DueGroup

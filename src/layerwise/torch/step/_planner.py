@@ -15,8 +15,7 @@ from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import ByName
 from layerwise.torch.groups._members import Members, State
-from layerwise.torch.groups._options import GroupOptions
-from layerwise.torch.groups._settings import CheckedGroup
+from layerwise.torch.groups._options import CheckedGroup, GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _state

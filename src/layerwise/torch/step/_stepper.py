@@ -22,7 +22,8 @@ from layerwise.options.settings import Hyper
 from layerwise.rules.requests import Array, Scalar
 from layerwise.torch.arrays._library import named
 from layerwise.torch.groups._members import Group, Members, distinct_name
-from layerwise.torch.groups._settings import CheckedGroup, GroupRates, capturing, check_capture, on_gpu, scalar
+from layerwise.torch.groups._options import CheckedGroup
+from layerwise.torch.groups._rules import capturing, check_capture, on_gpu, scalar
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, StepSkipped, gradient_key
 from layerwise.torch.sharding._dtensors import local_parts
@@ -32,7 +33,7 @@ from layerwise.torch.step import _checks, _state
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._planner import Planner, Setup
 from layerwise.torch.step._prepared import TensorStep, on_host, with_numbers
-from layerwise.torch.step._work import Elsewhere, Work
+from layerwise.torch.step._work import Elsewhere, GroupRates, Work
 
 PARAMS, NAMES = itemgetter("params"), methodcaller("get", "param_names")  # of a group
 
@@ -111,7 +112,7 @@ class Stepper:
         if numbers is not None:
             groups = [groups[i] for i in numbers]
         if found is None or not found.unchanged(groups):
-            found = self.groups.rates(groups, found, numbers)
+            found = GroupRates(groups, self.groups, numbers, found)
             keep_latest(self._rates, numbers, found, (self.members.groups,))
         if self.ranks.groups["model_group"] is not None or (on_gpu() and capturing()):
             for group, checked in zip(groups, found.settings.each, strict=True):

@@ -15,7 +15,7 @@ from layerwise.options.checks import number
 from layerwise.options.settings import Hyper
 from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._rules import OF_ALL_RULES, RULE, rule_name
-from layerwise.torch.groups._settings import RATES as WAYS_OUT
+from layerwise.torch.groups._rules import RATES as WAYS_OUT
 
 Options = dict[str, Any]
 RATES = ("initial_lr", "max_lr", "min_lr")  # put into groups by schedulers
