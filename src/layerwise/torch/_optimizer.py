@@ -46,8 +46,8 @@ from layerwise.torch.sharding._ranks import process_group_ref
 from layerwise.torch.step import _checks
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._partial import PartialSteps
+from layerwise.torch.step._plan import forget_state, has_state
 from layerwise.torch.step._planner import Setup
-from layerwise.torch.step._state import forget_state, has_state
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
 if TYPE_CHECKING:

@@ -22,15 +22,23 @@ from layerwise.errors import StateError, shown, warn
 from layerwise.options.checks import alternatives
 from layerwise.rules.states import is_of_layer, is_statistic
 from layerwise.torch.arrays._library import named_state
-from layerwise.torch.checkpoints import _matching, _origin, _rates
-from layerwise.torch.checkpoints._rates import CONVERTED, ContinuedGroup
+from layerwise.torch.checkpoints import _groups, _matching
+from layerwise.torch.checkpoints._groups import CONVERTED, ContinuedGroup
 from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.groups._members import State
 from layerwise.torch.sharding._cuts import WHOLE, cuts_of
 from layerwise.torch.sharding._dtensors import is_dtensor
 from layerwise.torch.step._checks import resolved
-from layerwise.torch.step._plan import AS_SAVED, WAY_OUT, Plan
-from layerwise.torch.step._state import as_step, check_shapes, check_there, check_values, parts_of
+from layerwise.torch.step._plan import (
+    AS_SAVED,
+    WAY_OUT,
+    Plan,
+    as_step,
+    check_shapes,
+    check_there,
+    check_values,
+    parts_of,
+)
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
 if TYPE_CHECKING:
@@ -51,18 +59,18 @@ def load(optimizer: torch.optim.Optimizer, state_dict: StateDict) -> None:
     stepper, ours = stepper_of(optimizer), optimizer.param_groups
     groups, names = stepper.groups, [stepper.members.named(number) for number in range(len(ours))]
     _matching.check_form(loaded)
-    _origin.check_writer(loaded)
+    _groups.check_writer(loaded)
     found = _matching.matched_params(ours, loaded)
     beside = _matching.entries_beside_params(loaded)  # the very objects, as PyTorch passes them
     for number, (group, members) in enumerate(zip(ours, found, strict=True)):
-        _origin.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
+        _groups.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
     sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
-    each = _rates.continued(stepper, ours, sources)
+    each = _groups.continued(stepper, ours, sources)
     state: dict[Tensor, State] = {}
     for one, named, members in zip(each, names, found, strict=True):
         state |= _states_of(stepper, one, named, [loaded["state"].get(key, {}) for _, key in members])
-    made = [_rates.options(groups, one) for one in each]
-    for warning in [*_rates.warnings(groups, each, _matching.regrouped(found))]:
+    made = [_groups.options(groups, one) for one in each]
+    for warning in [*_groups.warnings(groups, each, _matching.regrouped(found))]:
         warn(warning)  # before anything is changed, because a warning may be an error
     optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": made})
     for group in made:
@@ -126,7 +134,7 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
 def _carried(name: str, key: str, device: torch.device, value: object) -> Any:
     """Return a copy of another program's entry for a parameter, with tensors on the parameter's device."""
     if not isinstance(value, Tensor):
-        return _rates.copied(key, value)
+        return _groups.copied(key, value)
     check_there(name, key, value)
     return value.detach().to(device, copy=True)
 

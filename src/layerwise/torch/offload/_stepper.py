@@ -16,8 +16,8 @@ from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._rules import check_offloaded, host_value
 from layerwise.torch.offload._host import Host, SentPart
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.step import _state
 from layerwise.torch.step._measured_step import add_up, at_once
+from layerwise.torch.step._plan import forget_state, has_state
 from layerwise.torch.step._stepper import Stepper
 from layerwise.torch.step._work import Work
 
@@ -87,7 +87,7 @@ class OffloadedStepper(Stepper):
         or other processes have a share.
         """
         states, parts = self.optimizer.state, list[Work]()
-        new = [p for p in work.params if not _state.has_state(states.get(p))]
+        new = [p for p in work.params if not has_state(states.get(p))]
         try:
             for part in self.host.parts(work):
                 parts.append(part if agreement is not None else self._measured(part))
@@ -98,7 +98,7 @@ class OffloadedStepper(Stepper):
                 return parts
         finally:
             for p in new:  # as long as nothing is to be stepped
-                _state.forget_state(states, p)
+                forget_state(states, p)
         for part in parts:
             part.leave()
         return [work._replace(grads_here=[g for part in parts for g in part.grads_here])]

@@ -18,11 +18,17 @@ from layerwise.torch.groups._members import Members, State
 from layerwise.torch.groups._options import CheckedGroup, GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.step import _state
-from layerwise.torch.step._checks import check_apart, kinds_of, readable
+from layerwise.torch.step._checks import check_apart, check_step, kinds_of, readable
 from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first_steps import FirstSteps
-from layerwise.torch.step._plan import Plan, check_step, plan_of
+from layerwise.torch.step._plan import (
+    Plan,
+    check_kept,
+    copy_storage,
+    counted_elsewhere,
+    make_missing,
+    plan_of,
+)
 from layerwise.torch.step._prepared import TensorStep
 from layerwise.torch.step._work import Work
 
@@ -105,7 +111,7 @@ class Planner:
         plans = with_names(alike, names)
         for p, stepped, plan in zip(params, work.stepped, plans, strict=True) if kept else ():
             if p in kept:
-                _state.check_kept(plan, stepped, kept[p])
+                check_kept(plan, stepped, kept[p])
         check_apart(names, params, kept)
         return work, plans
 
@@ -119,16 +125,16 @@ class Planner:
         for due in dues:
             own, some = [states[p] for p in due.params], slice(end, end := end + len(due.params))
             # Counts that once had to be on the device stay there, and others that step with them move there as well.
-            where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
+            where = on_device or due.group["capturable"] or counted_elsewhere(own)
             for state, p, stepped, plan in zip(own, due.params, work.stepped[some], plans[some], strict=True):
                 self._plans[p] = due.blocks, plan
                 # On another device the step would wait for these measurements.
                 if stepped.device.type == "cpu" and not (state and own_entries(state)):
                     self.firsts.waiting[id(p)] = p
-            _state.make_missing(own, work.stepped[some], plans[some], storage_plans[some], where)
+            make_missing(own, work.stepped[some], plans[some], storage_plans[some], where)
             if differentiable:
                 for state in own:
-                    _state.copy_storage(state)
+                    copy_storage(state)
             owns += map(own_entries, own)
         engines = engines_of(self._setup.engine, differentiable)
         return TensorStep(work, plans, storage_plans, states, owns, on_device, engines, agreement)

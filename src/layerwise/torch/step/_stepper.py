@@ -29,8 +29,8 @@ from layerwise.torch.sharding._agreement import Agreement, StepSkipped, gradient
 from layerwise.torch.sharding._dtensors import local_parts
 from layerwise.torch.sharding._ranks import ProcessGroupRef, Ranks
 from layerwise.torch.sharding._sums import SkipDecision
-from layerwise.torch.step import _checks, _state
-from layerwise.torch.step._plan import Plan
+from layerwise.torch.step import _checks
+from layerwise.torch.step._plan import Plan, forget_state, has_state
 from layerwise.torch.step._planner import Planner, Setup
 from layerwise.torch.step._prepared import TensorStep, on_host, with_numbers
 from layerwise.torch.step._work import Elsewhere, GroupRates, Work
@@ -212,14 +212,14 @@ class Stepper:
             self.skipped += 1
             return
         states, on_device = self.optimizer.state, skip is not None
-        new = () if step is not None else [p for p in work.params if p not in states or not _state.has_state(states[p])]
+        new = () if step is not None else [p for p in work.params if p not in states or not has_state(states[p])]
         try:
             if step is None or step.on_device != on_device:
                 step = self.planner.prepare(work, plans if step is None else step.plans, on_device, agreement)
             step = self._taken(work, step, skip, skips, agreement)
         except Exception as answer:
             for p in new:  # a step that is not taken leaves no trace
-                _state.forget_state(states, p)
+                forget_state(states, p)
             if not isinstance(answer, StepSkipped):
                 raise
             self.skipped += 1

@@ -15,8 +15,7 @@ from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.groups._members import Group, GroupDict, State
 from layerwise.torch.sharding._cuts import cut_of
 from layerwise.torch.sharding._dtensors import is_dtensor, local, placed
-from layerwise.torch.step import _state
-from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._plan import Plan, make_missing
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _set(own: SteppedParameter, value: Tensor) -> None:
     with torch.no_grad():
         # Needed to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
-        _state.make_missing([state], [stepped], [plan], [plan.storage_plan(stepped, want)], own.group["capturable"])
+        make_missing([state], [stepped], [plan], [plan.storage_plan(stepped, want)], own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 
