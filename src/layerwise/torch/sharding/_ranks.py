@@ -102,7 +102,7 @@ class Ranks:
             self._changed(self.copies)
         if self.described is not None:
             return
-        check_own(self._members.places(), self._added)  # before names: a partition has none
+        check_own(self._members.places, self._added)  # before names: a partition has none
         members = self._members.all()
         found = cuts.cuts_of([p for p, _ in members], [name for _, name in members])
         self._known = {id(p): ref(p) for p, _ in members}

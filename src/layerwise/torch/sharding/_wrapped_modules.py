@@ -117,12 +117,12 @@ DESCRIBED_BY = {
 }
 
 
-def check_own(params: Iterable[tuple[Tensor, str]], added: Collection[Tensor]) -> None:
+def check_own(params: Callable[[], Iterable[tuple[Tensor, str]]], added: Collection[Tensor]) -> None:
     """Raise if a wrapper has replaced parameters by a flat partition that was not described."""
     wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
     if wrapper is None:
         return
-    for p, name in params:
+    for p, name in params():
         if p.ndim != 1 or is_described(p):
             continue
         if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):  # as its shards are

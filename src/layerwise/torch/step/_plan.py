@@ -60,6 +60,11 @@ class Plan(core.Plan):
         return self.cut is not None
 
     @property
+    def settings(self) -> tuple[object, ...]:
+        """Everything that it was made for, besides shape and blocks."""
+        return self.name, self.h, self.dtype, self.division, self.replicas
+
+    @property
     def cut(self) -> Cut | None:
         """The division of a DTensor."""
         return self.division if isinstance(self.division, Cut) else None
@@ -157,7 +162,7 @@ def plan_of(
     `device` is that of the step, if it differs from the parameter's; `copies` are processes with the same tensors.
     """
     replicas, eps = replicas_of(division, copies), torch.finfo(p.dtype).eps
-    h = h.with_fast_dtype(fast_product_dtype(device or p.device, p.dtype))
+    h = h.with_fast_dtype(fast_product_dtype(device or p.device, p.dtype)) if h.of_matrices else h
 
     def of_tensor(name: str, shape: Shape) -> Plan:
         layout = lay_out(name, rule, h, shape, blocks(name), eps, division.cuts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from layerwise.torch.step._plan import (
     plan_of,
 )
 from layerwise.torch.step._prepared import TensorStep
-from layerwise.torch.step._work import Work
+from layerwise.torch.step._work import DueGroup, Work
 
 
 class Setup(NamedTuple):
@@ -64,7 +63,7 @@ class Planner:
 
         This is done when gradients first have to be checked or read, and from then on as long as some need it.
         """
-        found = readable(work.grads_here, partial(self._members.names_of, work.dues))
+        found = readable(work.grads_here, lambda: self._members.names_of(work.dues))
         replaced = found is not work.grads_here
         self.resolves = replaced or (always and self.resolves)
         return work.with_grads(found) if replaced else work
@@ -87,8 +86,8 @@ class Planner:
         for due in dues:
             differentiable, blocks = due.group["differentiable"], due.blocks
             by_name = blocks.given is not None
-            for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
-                shared = lies is cuts.WHOLE and kind is not None and not differentiable
+            for p, stepped, g, name, division, kind in islice(each, len(due.params)):
+                shared = division is cuts.WHOLE and kind is not None and not differentiable
                 own_blocks = blocks(name) if by_name else blocks.default
                 key = (id(due.h), own_blocks, kind) if shared else id(p)  # names may repeat
                 made_for, before = self._plans.get(p, (blocks, None))
@@ -101,12 +100,10 @@ class Planner:
                         "optimizer."
                     )
                 if found is None:
-                    replicas = cuts.replicas_of(lies, self.copies)
-                    settings, found = (name, due.h, p.dtype, lies, replicas, blocks), before
-                    own = () if found is None else (found.name, found.h, found.dtype, found.division, found.replicas)
-                    if found is None or (*own, made_for) != settings:
-                        found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device, self.copies)
-                    known[key] = found
+                    settings = name, due.h, p.dtype, division, cuts.replicas_of(division, self.copies)
+                    same = before is not None and made_for == blocks and before.settings == settings
+                    given = due.rule, p, due.h, name, blocks, division, stepped.device, self.copies
+                    found = known[key] = before if before is not None and same else plan_of(*given)
                 alike.append(found)
         plans = with_names(alike, names)
         for p, stepped, plan in zip(params, work.stepped, plans, strict=True) if kept else ():
@@ -118,7 +115,8 @@ class Planner:
     def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> TensorStep:
         """Return the step of planned parameters, after their state was created and converted to the wanted format."""
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
-        dues, storage_plans = work.dues, _storings(work, plans)
+        dues = work.dues
+        storage_plans = _storage_plans(work.stepped, dues, plans)
         self._warn_of_layouts(plans, storage_plans)
         self.firsts.look_at_new(dues, plans)
         owns, end = list[State](), 0
@@ -126,6 +124,7 @@ class Planner:
             own, some = [states[p] for p in due.params], slice(end, end := end + len(due.params))
             # Counts that once had to be on the device stay there, and others that step with them move there as well.
             where = on_device or due.group["capturable"] or counted_elsewhere(own)
+            begun = [bool(state) for state in own]
             for state, p, stepped, plan in zip(own, due.params, work.stepped[some], plans[some], strict=True):
                 self._plans[p] = due.blocks, plan
                 # On another device the step would wait for these measurements.
@@ -135,7 +134,8 @@ class Planner:
             if differentiable:
                 for state in own:
                     copy_storage(state)
-            owns += map(own_entries, own)
+            # What was empty has nothing of other programs.
+            owns += [own_entries(state) if old else dict(state) for state, old in zip(own, begun, strict=True)]
         engines = engines_of(self._setup.engine, differentiable)
         return TensorStep(work, plans, storage_plans, states, owns, on_device, engines, agreement)
 
@@ -148,11 +148,11 @@ class Planner:
                     self._warned.add((plan.name, key))
 
 
-def _storings(work: Work, plans: Sequence[Plan]) -> list[StoragePlan]:
+def _storage_plans(stepped: Sequence[Tensor], dues: Sequence[DueGroup], plans: Sequence[Plan]) -> list[StoragePlan]:
     """Return everything that determines the storage of each parameter: the same object for equal plans."""
     known, found = dict[object, StoragePlan](), list[StoragePlan]()
-    wants = [due.want for due in work.dues for _ in due.params]
-    for p, plan, want in zip(work.stepped, plans, wants, strict=True):
+    wants = [due.want for due in dues for _ in due.params]
+    for p, plan, want in zip(stepped, plans, wants, strict=True):
         key = id(plan.held), id(want)
         if key not in known:
             known[key] = plan.storage_plan(p, want)

@@ -77,7 +77,7 @@ class TensorStep(Step):
         self.states = own
         """The state of each parameter."""
         masters = [(x, local(state[MASTER])) for x, state in zip(here, own, strict=True) if MASTER in state]
-        self._masters = list(by_device_and_dtype(*zip(*masters, strict=True)))
+        self._masters = list(by_device_and_dtype(*zip(*masters, strict=True))) if masters else []
         remainders = Remainders(here, own)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
