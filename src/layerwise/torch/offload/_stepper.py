@@ -64,7 +64,7 @@ class OffloadedStepper(Stepper):
         work = host.stepped(work)
         together = agreement is not None or any(h.needs_model_sum for h in work.hs)
         if not host.knows(work, together, states):
-            work, _ = self.planner.planned(work)  # everything is checked before anything is stepped
+            work = self.planner.planned(work).work  # everything is checked before anything is stepped
             if not self.ranks.are_known(work.params):
                 self.step_due(work.as_asked(), self.ranks.renewed(agreement))
                 return
@@ -108,8 +108,8 @@ class OffloadedStepper(Stepper):
         key = self.key_of(part)
         step = self.unchanged(key, part, at_once=True)
         if step is None:
-            part, plans = self.planner.planned(part)
-            step = self.planner.prepare(part, plans, False, None)
+            planned = self.planner.planned(part)
+            part, step = planned.work, self.planner.prepare(planned, False, None)
         if step is not self.steps.get(key):
             self.remember(key, step, None)
         return part._replace(ahead=step.ahead(part, self.scale, at_once))

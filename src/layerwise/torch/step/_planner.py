@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -41,6 +41,14 @@ class Setup(NamedTuple):
     offload: bool = False
 
 
+class PlannedWork(NamedTuple):
+    """The work of a step with gradients that can be read, its groups, and the plan of each parameter."""
+
+    work: Work
+    dues: Sequence[DueGroup]
+    plans: Sequence[Plan]
+
+
 class Planner:
     """Plans and prepares the steps of an optimizer's parameters, and checks the first step of each."""
 
@@ -72,8 +80,8 @@ class Planner:
         """Return the plan of a parameter's step in a group with these settings."""
         return plan_of(checked.rule, p, checked.h, name, checked.blocks, cuts.cut_of(name, p), copies=self.copies)
 
-    def planned(self, work: Work) -> tuple[Work, list[Plan]]:
-        """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
+    def planned(self, work: Work) -> PlannedWork:
+        """Return the plan of each parameter, if all of them can be stepped.
 
         Equal parameters are checked and planned once, for the first of them.
         """
@@ -110,12 +118,12 @@ class Planner:
             if p in kept:
                 check_kept(plan, stepped, kept[p])
         check_apart(names, params, kept)
-        return work, plans
+        return PlannedWork(work, dues, plans)
 
-    def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> TensorStep:
+    def prepare(self, planned: PlannedWork, on_device: bool, agreement: Agreement | None) -> TensorStep:
         """Return the step of planned parameters, after their state was created and converted to the wanted format."""
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
-        dues = work.dues
+        work, dues, plans = planned
         storage_plans = _storage_plans(work.stepped, dues, plans)
         self._warn_of_layouts(plans, storage_plans)
         self.firsts.look_at_new(dues, plans)

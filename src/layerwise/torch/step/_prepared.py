@@ -152,15 +152,15 @@ class StepCounts:
 
     def __init__(self, work: Work, states: Sequence[Mapping[str, Tensor]], on_device: bool, by_engine: bool) -> None:
         self._steps = [state["step"] for state in states]
-        each = iter(self._steps)
+        each, hs = iter(self._steps), work.hs
         groups = [
             GroupCounts(list(islice(each, n)), on_device or group["capturable"], by_engine)
             for group, n in zip(work.groups, work.sizes, strict=True)
         ]
         self._elsewhere = groups if any(group.on_device for group in groups) else []
         self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
-        self._sizes, self._made = work.sizes, StepNumbers(work.hs, work.sizes)
-        self._hs: Sequence[Hyper] = work.hs
+        self._sizes, self._made = work.sizes, StepNumbers(hs, work.sizes)
+        self._hs: Sequence[Hyper] = hs
 
     def with_settings(self, hs: Sequence[Hyper]) -> StepCounts:
         """Return the same counts of groups with these settings."""

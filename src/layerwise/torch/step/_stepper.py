@@ -30,8 +30,8 @@ from layerwise.torch.sharding._dtensors import local_parts
 from layerwise.torch.sharding._ranks import ProcessGroupRef, Ranks
 from layerwise.torch.sharding._sums import SkipDecision
 from layerwise.torch.step import _checks
-from layerwise.torch.step._plan import Plan, forget_state, has_state
-from layerwise.torch.step._planner import Planner, Setup
+from layerwise.torch.step._plan import forget_state, has_state
+from layerwise.torch.step._planner import PlannedWork, Planner, Setup
 from layerwise.torch.step._prepared import TensorStep, on_host, with_numbers
 from layerwise.torch.step._work import Elsewhere, GroupRates, Work
 
@@ -184,13 +184,14 @@ class Stepper:
     def step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
         """Step parameters in place, by what was prepared before, or by a new preparation."""
         key = self.key_of(work, agreement)
-        step, plans = self.unchanged(key, work, not might_skip), list[Plan]()
+        step, planned = self.unchanged(key, work, not might_skip), None
         if step is None:
-            work, plans = self.planner.planned(work)
+            planned = self.planner.planned(work)
+            work = planned.work
             if not self.ranks.are_known(work.params):  # the caller has changed a group's list
                 self.step_due(work.as_asked(), self.ranks.renewed(agreement))
                 return
-        self._agreed_step(key, work, step, plans, might_skip, agreement)
+        self._agreed_step(key, work, step, planned, might_skip, agreement)
 
     take_step = step_work
 
@@ -199,7 +200,7 @@ class Stepper:
         key: bytes,
         work: Work,
         step: TensorStep | None,
-        plans: Sequence[Plan],
+        planned: PlannedWork | None,
         might_skip: bool,
         agreement: Agreement | None,
     ) -> None:
@@ -215,7 +216,8 @@ class Stepper:
         new = () if step is not None else [p for p in work.params if p not in states or not has_state(states[p])]
         try:
             if step is None or step.on_device != on_device:
-                step = self.planner.prepare(work, plans if step is None else step.plans, on_device, agreement)
+                planned = planned or PlannedWork(work, work.dues, [] if step is None else step.plans)
+                step = self.planner.prepare(planned, on_device, agreement)
             step = self._taken(work, step, skip, skips, agreement)
         except Exception as answer:
             for p in new:  # a step that is not taken leaves no trace
@@ -227,7 +229,7 @@ class Stepper:
         self.remember(key, step, skip)
         firsts = self.planner.firsts
         if firsts.odd or firsts.waiting:
-            firsts.warn(step, work.dues, skip)
+            firsts.warn(step, work.dues if planned is None else planned.dues, skip)
 
     def _local(self, work: Work, agreement: Agreement | None) -> Work:
         """Return the work with the local parts of parameters and gradients."""
@@ -272,8 +274,9 @@ class Stepper:
 
         def remade() -> TensorStep:
             nonlocal work
-            work, plans = self.planner.planned(work)  # raises errors for whatever is wrong
-            return self.planner.prepare(work, plans, skip is not None, agreement)
+            planned = self.planner.planned(work)  # raises errors for whatever is wrong
+            work = planned.work
+            return self.planner.prepare(planned, skip is not None, agreement)
 
         return run_or_remake(step, remade, lambda one: one.take(work, *given))[0]
 

@@ -137,6 +137,7 @@ class Work(NamedTuple):
     groups: Sequence[Group]
     sizes: list[int]  # the number of parameters of each group
     rates: Columns
+    planned_for: Any  # everything about groups on which plans depend, and their sizes; without rates
     params: list[Tensor]
     grads: list[Tensor]
     stepped: list[Tensor]
@@ -158,11 +159,11 @@ class Work(NamedTuple):
         which: Sequence[int] = range(len(groups))
         if elsewhere is not None or NoneType in map(type, grads):
             params, grads, sizes = _with_gradients(asked, grads, elsewhere)
-        here, columns = (params, grads, params, params, grads), (rates.lr, rates.weight_decay)
+        here, settings, columns = (params, grads, params, params, grads), rates.settings, (rates.lr, rates.weight_decay)
         if 0 not in sizes:
-            return cls(rates.settings, which, groups, sizes, columns, *here)
+            return cls(settings, which, groups, sizes, columns, (settings.planned_for, sizes), *here)
         which = [i for i, n in enumerate(sizes) if n]
-        return cls(rates.settings, which, *_at(which, groups, sizes, columns), *here)
+        return cls(settings, which, *_at(which, groups, sizes, columns, settings.planned_for), *here)
 
     @property
     def dues(self) -> list[DueGroup]:
@@ -177,12 +178,6 @@ class Work(NamedTuple):
     def hs(self) -> list[Hyper]:
         """The settings of each group."""
         return [self.settings.hs[i] for i in self.which]
-
-    @property
-    def planned_for(self) -> Any:
-        """Everything about groups on which plans depend, and the number of parameters of each; without rates."""
-        found = self.settings.planned_for
-        return found if len(self.which) == len(found) else [found[i] for i in self.which], self.sizes
 
     def as_asked(self) -> Work:
         """Return the work before parameters and gradients were replaced."""
@@ -203,16 +198,17 @@ class Work(NamedTuple):
         sizes = [max(0, min(e, which.stop) - max(e - n, which.start)) for e, n in zip(ends, self.sizes, strict=True)]
         some, own = slice(which.start, which.stop), [i for i, n in enumerate(sizes) if n]
         here = self.params[some], self.grads[some], self.stepped[some], self.params_here[some], grads_here
-        of_groups = _at(own, self.groups, sizes, self.rates)
+        of_groups = _at(own, self.groups, sizes, self.rates, self.planned_for[0])
         return Work(self.settings, [self.which[i] for i in own], *of_groups, *here)
 
 
 def _at(
-    which: Sequence[int], groups: Sequence[Group], sizes: Sequence[int], rates: Columns
-) -> tuple[list[Group], list[int], Columns]:
+    which: Sequence[int], groups: Sequence[Group], sizes: Sequence[int], rates: Columns, planned_for: Sequence[Any]
+) -> tuple[list[Group], list[int], Columns, Any]:
     """Return the columns of some groups."""
     lr, weight_decay = ([of[i] for i in which] for of in rates)
-    return [groups[i] for i in which], [sizes[i] for i in which], (lr, weight_decay)
+    left = [sizes[i] for i in which]
+    return [groups[i] for i in which], left, (lr, weight_decay), ([planned_for[i] for i in which], left)
 
 
 def _with_gradients(
