@@ -58,13 +58,16 @@ def load(optimizer: torch.optim.Optimizer, state_dict: StateDict) -> None:
     loaded = _as_hooks_have_it(optimizer, state_dict)
     stepper, ours = stepper_of(optimizer), optimizer.param_groups
     groups, names = stepper.groups, [stepper.members.named(number) for number in range(len(ours))]
+    # Who wrote it.
     _matching.check_form(loaded)
     _groups.check_writer(loaded)
+    # Match.
     found = _matching.matched_params(ours, loaded)
     beside = _matching.entries_beside_params(loaded)  # the very objects, as PyTorch passes them
     for number, (group, members) in enumerate(zip(ours, found, strict=True)):
         _groups.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
     sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
+    # Check all.
     each = _groups.continued(stepper, ours, sources)
     state: dict[Tensor, State] = {}
     for one, named, members in zip(each, names, found, strict=True):
@@ -72,6 +75,7 @@ def load(optimizer: torch.optim.Optimizer, state_dict: StateDict) -> None:
     made = [_groups.options(groups, one) for one in each]
     for warning in [*_groups.warnings(groups, each, _matching.regrouped(found))]:
         warn(warning)  # before anything is changed, because a warning may be an error
+    # Take.
     optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": made})
     for group in made:
         groups.note_keys(group)
@@ -106,11 +110,11 @@ def _states_of(
 def _plans(stepper: Stepper, one: ContinuedGroup, params: list[Tensor], names: list[str]) -> list[Plan]:
     """Return the plans of a group's parameters. Those of the same shape are planned once."""
     blocks, known, found = one.checked.blocks, dict[object, Plan](), list[Plan]()
-    for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
+    for p, name, division in zip(params, names, cuts_of(params, names), strict=True):
         of_name = blocks.default if blocks.given is None else blocks(name)
-        key = (p.shape, p.dtype, of_name) if lies is WHOLE else id(p)
+        key = (p.shape, p.dtype, of_name) if division is WHOLE else id(p)
         if key not in known:
-            known[key] = stepper.planner.plan_for(p, one.checked, name)
+            known[key] = stepper.planner.plan_for(p, one.checked, name, division)
         found.append(known[key])
     return with_names(found, names)
 

@@ -233,8 +233,7 @@ class GroupOptions:
         return here and "initial_lr" in group
 
     def forget(self) -> None:
-        """Forget all checked settings, because other groups have replaced these."""
-        self._made.clear()
+        """Forget the checked groups, because others have replaced them; what was made of options stays true."""
         self._sizes.clear()
 
     def new(self, group: Group, given: Mapping[str, object]) -> GroupDict:

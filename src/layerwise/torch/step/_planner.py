@@ -76,9 +76,10 @@ class Planner:
         self.resolves = replaced or (always and self.resolves)
         return work.with_grads(found) if replaced else work
 
-    def plan_for(self, p: Tensor, checked: CheckedGroup, name: str) -> Plan:
-        """Return the plan of a parameter's step in a group with these settings."""
-        return plan_of(checked.rule, p, checked.h, name, checked.blocks, cuts.cut_of(name, p), copies=self.copies)
+    def plan_for(self, p: Tensor, checked: CheckedGroup, name: str, division: cuts.Division | None = None) -> Plan:
+        """Return the plan of a parameter's step in a group with these settings; its division may be known."""
+        division = division or cuts.cut_of(name, p)
+        return plan_of(checked.rule, p, checked.h, name, checked.blocks, division, copies=self.copies)
 
     def planned(self, work: Work) -> PlannedWork:
         """Return the plan of each parameter, if all of them can be stepped.
