@@ -162,7 +162,7 @@ class GroupOptions:
                 "from a group that was created with this rule."
             )
         with suppress(HyperparameterError):  # the check explains more
-            group.update(self.in_plain_form(group))
+            group.update(self.rules.in_plain_form(group))
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas create a pair at each step
             self._made.clear()
         self.warn_of_new_keys(group)
@@ -177,11 +177,11 @@ class GroupOptions:
 
     def check(self, group: Group) -> CheckedGroup:
         """Return what follows from a group's options, or raise if one of them is wrong."""
-        h = self.settings(group)
+        kind = self.rules.of(group)
+        h = self._settings(kind, group)
         for name in ("differentiable", "capturable"):
             checks.flag(name, group[name])
-        blocks, rule = self.blocks_of(group), self.rules.of(group).rule
-        want = requested_storage(group, rule)
+        blocks, want = self.blocks_of(group), requested_storage(group, kind.rule)
         check_fits(want, h)
         check_followed(want, self.differentiable)
         for name in ("capturable", "master_weights"):
@@ -195,7 +195,7 @@ class GroupOptions:
                     "differentiable", f"{self.differentiable} in every group", group["differentiable"], "All or none."
                 )
             )
-        return CheckedGroup(rule, h, want, blocks)
+        return CheckedGroup(kind.rule, h, want, blocks)
 
     def check_fits(self, group: Group, dtype: torch.dtype) -> None:
         """Raise if a number that scales whole tensors is infinite in the dtype of their arithmetic."""
@@ -208,11 +208,10 @@ class GroupOptions:
                     sentence(name, f"at most {most:.3g} for parameters of {dtype}", value, way_out)
                 )
 
-    def settings(self, group: Group) -> Hyper:
+    def _settings(self, kind: RuleOptions, group: Group) -> Hyper:
         """Return the group's checked hyperparameters, cached for as long as they stay the same."""
-        kind = self.rules.of(group)
         self._check_rates(kind, group)
-        static, on = _static(kind, group), rates_on(group)
+        static, on = {name: group[name] for name in kind.options if name not in RATES}, rates_on(group)
         key = (kind.hyper.optimizer, on, *[(type(x), x if type(x) in PLAIN else _hashable(x)) for x in static.values()])
         found = self._made.get(key)  # once, because another thread may forget it
         if found is None:
@@ -246,14 +245,9 @@ class GroupOptions:
 
     def complete(self, group: GroupDict) -> None:
         """Give open options of a group their definite value, as schedulers and checkpoints need it."""
-        h = self.settings(group)
+        h = self._settings(self.rules.of(group), group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
-        group |= self.in_plain_form(group)
-
-    def in_plain_form(self, group: Group) -> GroupDict:
-        """Return the options of a group that are not plain Python objects, such as NumPy numbers, as such objects."""
-        named = self.rules.named(group)
-        return {**{key: named[key] for key in self.rules.keys}, **self.rules.of(group).in_plain_form(group)}
+        group |= self.rules.in_plain_form(group)
 
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the global gradient norm, even if it is not clipped."""
@@ -301,11 +295,6 @@ def described_groups(name: str, groups: Sequence[Group], of: GroupOptions) -> st
 
 def _same(value: object, default: object) -> bool:
     return _hashable(value) == _hashable(default)
-
-
-def _static(kind: RuleOptions, group: Group) -> GroupDict:
-    """Return the options of a group except its rates."""
-    return {name: group[name] for name in kind.options if name not in RATES}
 
 
 def proportional_rates(groups: Sequence[Group], lr: float | Tensor) -> list[Scalar]:

@@ -107,6 +107,10 @@ class RulePerOptimizer:
         """Return a group with its rule in the stored form, if groups name their rules."""
         return dict(group)
 
+    def in_plain_form(self, group: Group) -> GroupDict:
+        """Return the options of a group that are not plain Python objects, such as NumPy numbers, as such objects."""
+        return self.probe.in_plain_form(group)
+
 
 class RulePerGroup(RulePerOptimizer):
     """The rules of an optimizer whose groups name them. Each rule has its own defaults, except for options that all
@@ -134,6 +138,9 @@ class RulePerGroup(RulePerOptimizer):
 
     def named(self, group: Group) -> GroupDict:
         return {**group, RULE: rule_name(group.get(RULE))}
+
+    def in_plain_form(self, group: Group) -> GroupDict:
+        return {RULE: rule_name(group.get(RULE)), **self.of(group).in_plain_form(group)}
 
     def _kind(self, name: str) -> RuleOptions:
         if name not in self._kinds:

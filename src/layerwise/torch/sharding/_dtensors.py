@@ -110,13 +110,14 @@ def placed(what: str, value: Any, mesh: DeviceMesh, placements: tuple[Placement,
 
 def check_alike(name: str, p: Any, g: Any) -> None:
     """Raise unless the gradient is cut over the same processes as its parameter, along any dimension."""
-    if is_dtensor(p) != is_dtensor(g):
-        ours, theirs = ("is", "is not") if is_dtensor(p) else ("is not", "is")
+    cut = is_dtensor(p)
+    if cut != is_dtensor(g):
+        ours, theirs = ("is", "is not") if cut else ("is not", "is")
         raise GradientError(
             f"{name} {ours} a DTensor, but its gradient {theirs}. Pass both as DTensors on one mesh, or both as "
             "tensors."
         )
-    if is_dtensor(p) and g.device_mesh != p.device_mesh:
+    if cut and g.device_mesh != p.device_mesh:
         raise GradientError(
             f"{name} lies on {p.device_mesh}, but its gradient lies on {g.device_mesh}. Redistribute the gradient to "
             "the parameter's mesh."

@@ -109,10 +109,11 @@ class Planner:
                         "optimizer."
                     )
                 if found is None:
-                    settings = name, due.h, p.dtype, division, cuts.replicas_of(division, self.copies)
-                    same = before is not None and made_for == blocks and before.settings == settings
-                    given = due.rule, p, due.h, name, blocks, division, stepped.device, self.copies
-                    found = known[key] = before if before is not None and same else plan_of(*given)
+                    found = before if made_for == blocks else None
+                    made_of = name, due.h, p.dtype, division
+                    if found is None or found.settings != (*made_of, cuts.replicas_of(division, self.copies)):
+                        found = plan_of(due.rule, p, due.h, name, blocks, division, stepped.device, self.copies)
+                    known[key] = found
                 alike.append(found)
         plans = with_names(alike, names)
         for p, stepped, plan in zip(params, work.stepped, plans, strict=True) if kept else ():

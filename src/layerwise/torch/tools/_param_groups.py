@@ -274,7 +274,7 @@ def split_options(rule: object, others: object, options: Group) -> tuple[Options
     """Return the options of groups with the rule, and of those that it leaves to another; None if it leaves none."""
     first = {**({} if rule is None else {RULE: rule_name(rule)}), **options}
     hyper = None if rule is None else ENTRIES[first[RULE]].hyper
-    usual = _usual(hyper, options) if hyper is not None and hyper().of_matrices else {}
+    usual = _usual_of_rest(hyper, options) if hyper is not None and hyper().of_matrices else {}
     if others is False or (others is None and not usual):
         return first, None
     if rule is None:
@@ -286,7 +286,7 @@ def split_options(rule: object, others: object, options: Group) -> tuple[Options
     return first, {**usual, **own} if own[RULE] == usual.get(RULE) else own
 
 
-def _usual(hyper: type[Hyper], options: Group) -> Options:
+def _usual_of_rest(hyper: type[Hyper], options: Group) -> Options:
     """Return the rest's options that go with these options of a rule for hidden matrices."""
     own = {spec.name: spec.default for spec in fields(hyper)}
     ratio = adamw_rate_ratio(hyper(**{name: options[name] for name in ("scale",) if name in options}))
