@@ -34,7 +34,7 @@ class Ranks:
         groups: Mapping[str, ProcessGroupRef | None],
         settings: GroupOptions,
         alone: AbstractContextManager[object],
-        changed: Callable[[tuple[cuts.Axis, ...]], None],
+        changed: Callable[[], None],
     ) -> None:
         self._members, self._settings = members, settings
         self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are
@@ -99,7 +99,7 @@ class Ranks:
         """Find the processes that hold other parts of the parameters, unless another thread has done so."""
         if self._flats != CHANGES[0]:
             self._flats, self.described = CHANGES[0], None
-            self._changed(self.copies)
+            self._changed()
         if self.described is not None:
             return
         check_own(self._members.places, self._added)  # before names: a partition has none
@@ -120,7 +120,7 @@ class Ranks:
         # Kept if possible: its list of sums then need not be exchanged again.
         if before != (axes, replicas, group, self.copies):
             self.agreed = Agreement(axes, replicas, group)
-            self._changed(self.copies)
+            self._changed()
         divided = bool(replicas) and self._multiplies() and not self._settings.differentiable
         self.current, self.described = self.agreed if shared or divided else None, self._flats
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from layerwise.torch.groups._members import Members, State
 from layerwise.torch.groups._options import CheckedGroup, GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._ranks import Ranks
 from layerwise.torch.step._checks import check_apart, check_step, kinds_of, readable
 from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first_steps import FirstSteps
@@ -46,16 +47,14 @@ class PlannedWork(NamedTuple):
 
     work: Work
     dues: Sequence[DueGroup]
-    plans: Sequence[Plan]
+    plans: Sequence[Any]
 
 
 class Planner:
     """Plans and prepares the steps of an optimizer's parameters, and checks the first step of each."""
 
-    def __init__(self, setup: Setup, members: Members) -> None:
-        self._setup, self._members, self.firsts = setup, members, FirstSteps(setup.groups, members)
-        self.copies: tuple[cuts.Axis, ...] = ()
-        """The processes that have copies of tensors."""
+    def __init__(self, setup: Setup, members: Members, ranks: Ranks) -> None:
+        self._setup, self._members, self._ranks, self.firsts = setup, members, ranks, FirstSteps(setup.groups, members)
         self.resolves = False
         """Whether a gradient of the last step did not have its values in memory."""
         self.forget()
@@ -79,7 +78,7 @@ class Planner:
     def plan_for(self, p: Tensor, checked: CheckedGroup, name: str, division: cuts.Division | None = None) -> Plan:
         """Return the plan of a parameter's step in a group with these settings; its division may be known."""
         division = division or cuts.cut_of(name, p)
-        return plan_of(checked.rule, p, checked.h, name, checked.blocks, division, copies=self.copies)
+        return plan_of(checked.rule, p, checked.h, name, checked.blocks, division, copies=self._ranks.copies)
 
     def planned(self, work: Work) -> PlannedWork:
         """Return the plan of each parameter, if all of them can be stepped.
@@ -111,8 +110,8 @@ class Planner:
                 if found is None:
                     found = before if made_for == blocks else None
                     made_of = name, due.h, p.dtype, division
-                    if found is None or found.settings != (*made_of, cuts.replicas_of(division, self.copies)):
-                        found = plan_of(due.rule, p, due.h, name, blocks, division, stepped.device, self.copies)
+                    if found is None or found.settings != (*made_of, cuts.replicas_of(division, self._ranks.copies)):
+                        found = plan_of(due.rule, p, due.h, name, blocks, division, stepped.device, self._ranks.copies)
                     known[key] = found
                 alike.append(found)
         plans = with_names(alike, names)

@@ -54,9 +54,8 @@ class Stepper:
         self.one_at_a_time = StepLock()
         self.steps: dict[bytes, TensorStep] = {}
         """The prepared steps by their parameters, the most recently taken at the end."""
-        self.planner = Planner(setup, self.members)
-        follow = partial(_follow_ranks, self.steps, self.planner)
-        self.ranks = Ranks(self.members, groups, setup.groups, self.one_at_a_time, follow)
+        self.ranks = Ranks(self.members, groups, setup.groups, self.one_at_a_time, self.steps.clear)
+        self.planner = Planner(setup, self.members, self.ranks)
         self.skipped = skipped
         """The number of skipped steps."""
         self.when_zeroed: list[Callable[[], None]] = []
@@ -336,12 +335,6 @@ class Stepper:
             for name, one in measured:
                 found.append(distinct_name(str(name), found))
                 yield p, found[-1], one
-
-
-def _follow_ranks(steps: dict[bytes, TensorStep], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
-    """Prepare steps again, because these processes now have copies."""
-    steps.clear()
-    planner.copies = copies
 
 
 def stepper_of(optimizer: Any) -> Stepper:

@@ -88,7 +88,8 @@ class GroupRates:
     ) -> None:
         same = before is not None and before.settings.unchanged(groups)
         settings = before.settings if before is not None and same else CheckedSettings(groups, options, numbers)
-        self.settings, self._numbers = settings, list(range(len(groups)))
+        self.settings: CheckedSettings = settings
+        self._numbers = list(range(len(groups)))
         self._given = [group["lr"] for group in groups], [group["weight_decay"] for group in groups]
         each = list(zip(*self._given, strict=True))
         odd = [i for i, (x, y) in enumerate(each) if not (type(x) is type(y) is float and 0 <= x < inf > y >= 0)]
