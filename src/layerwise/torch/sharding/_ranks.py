@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """The knowledge about other processes, renewed when parameters or flat buffers have changed."""
+    """The knowledge about other processes, renewed when parameters or descriptions of them have changed."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Ranks:
         self.current: Agreement | None = None
         """The agreement with the processes that hold other parts of the parameters, as long as `described` is true."""
         self.described: int | None = None
-        """The number of changes of flat buffers when that was determined; None if parameters are new."""
-        self._flats = CHANGES[0]  # the last seen
+        """The number of changes of descriptions when that was determined; None if parameters are new."""
+        self._changes = CHANGES[0]  # the last seen
         self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters whose cuts are known
         self._searched = False
 
@@ -97,8 +97,8 @@ class Ranks:
 
     def _agree_anew(self) -> None:
         """Find the processes that hold other parts of the parameters, unless another thread has done so."""
-        if self._flats != CHANGES[0]:
-            self._flats, self.described = CHANGES[0], None
+        if self._changes != CHANGES[0]:
+            self._changes, self.described = CHANGES[0], None
             self._changed()
         if self.described is not None:
             return
@@ -122,7 +122,7 @@ class Ranks:
             self.agreed = Agreement(axes, replicas, group)
             self._changed()
         divided = bool(replicas) and self._multiplies() and not self._settings.differentiable
-        self.current, self.described = self.agreed if shared or divided else None, self._flats
+        self.current, self.described = self.agreed if shared or divided else None, self._changes
 
     def _multiplies(self) -> bool:
         """Return True if some groups multiply matrices, of which replicas share the work."""
