@@ -171,8 +171,8 @@ def test_no_modules_import_one_another(graph):
 
 # Floors of PyTorch's API, the lowest first. What stands beside its folders is its optimizer; the pages' names stand
 # above all.
-FLOORS = ("groups", "sharding", "arrays", "step", "offload", "checkpoints", "the optimizer", "tools", "names")
-SHOWN = ("layerwise.torch", "layerwise.torch.flat")
+FLOORS = ("groups", "sharding", "arrays", "step", "offload", "checkpoints", "the optimizer", "tools", "flat", "names")
+SHOWN = ("layerwise.torch",)
 # Floors of the package. An API takes what it needs from `core`, and knows no other API.
 APIS = ("torch", "numpy", "jax", "paddle", "mlx")
 

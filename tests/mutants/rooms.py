@@ -80,14 +80,14 @@ ROOMS: tuple[Room, ...] = (
     ),
     _room(
         "checkpoints",
-        "torch/checkpoints/ torch/groups/_members.py torch/tools/_flat_states.py torch/tools/_weights.py",
+        "torch/checkpoints/ torch/groups/_members.py torch/flat/_states.py torch/tools/_weights.py",
         "torch_front/test_loading.py torch_front/test_foreign_checkpoints.py torch_front/test_runs_of_others.py "
         "torch_front/test_names.py contract/test_state.py torch_front/test_split_weights.py "
         "torch_front sharding/test_resume.py sharding/test_flat_buffers.py",
     ),
     _room(
         "sharding",
-        "torch/sharding/",
+        "torch/sharding/ torch/flat/",
         "sharding/test_model_group.py sharding/test_flat_buffers.py sharding/test_disagreement.py "
         "sharding/test_collectives.py sharding/test_replaced.py sharding",
     ),

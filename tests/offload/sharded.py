@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import layerwise.torch as lw
-from layerwise.torch.sharding._cuts import _dtensor, local
+from layerwise.torch.sharding._dtensors import dtensor, local
 from layerwise.torch.step._stepper import stepper_of
 
 SHAPES = {"first": (10, 6), "second": (5, 4), "third": (7,)}
@@ -26,7 +26,7 @@ SHAPES = {"first": (10, 6), "second": (5, 4), "third": (7,)}
 def cut(whole: torch.Tensor, mesh: Any, on_device: bool) -> Any:
     x = distribute_tensor(whole, mesh, [Shard(0)])
     here = Far(local(x)) if on_device else local(x)
-    return _dtensor(here, mesh, x.placements, tuple(whole.shape), whole.stride())
+    return dtensor(here, mesh, x.placements, tuple(whole.shape), whole.stride())
 
 
 def stepped(front: Any, on_device: bool, **options: Any) -> list[torch.Tensor]:

@@ -110,10 +110,10 @@ def test_imports_go_down(room):
 
 
 def test_flat_buffers_are_behind_one_door():
-    """All outside of their folder, but for the public module of them, ask the folder itself, or for whole states."""
-    inside, public = LIBRARY / "torch/sharding/_flat", LIBRARY / "torch/flat.py"
+    """None below their folder knows it: what they mean for a step is asked of a parameter's `Division`."""
+    inside, public = LIBRARY / "torch/flat", LIBRARY / "torch/__init__.py"
     others = [one for one in LIBRARY.rglob("*.py") if inside not in one.parents and one != public]
-    assert [title(one) for one in others if re.search(r"sharding\._flat\.(?!_states)", one.read_text("utf-8"))] == []
+    assert [title(one) for one in others if re.search(r"torch\.flat\b.* import", one.read_text("utf-8"))] == []
 
 
 @pytest.mark.parametrize(("page", "most"), [(MAP, 235), *((page, 150) for page in OF_ROOMS)])

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from layerwise.torch import Segments, Stretch, flat
 from layerwise.torch.checkpoints._saving import restored
-from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.sharding._flat._buffers import elements
+from layerwise.torch.flat._buffers import elements
+from layerwise.torch.sharding._cuts import division_of
 
 TENSORS = {f"{part}.{name}": shape for part, shapes in SHAPES.items() for name, shape in shapes.items()}
 Described = list[list[Stretch]]  # of each buffer
@@ -122,7 +122,7 @@ def whole(opt: Any, segments: Segments) -> dict[str, Any]:
     """Weights and state by the tensors' names."""
     weights: dict[str, Tensor] = {}
     for p in segments.parameters():
-        weights |= whole_of(flat_of(p), p.detach())
+        weights |= whole_of(division_of(p), p.detach())
     saved = flat.full_state_dict(opt)
     names = {key: name for g in saved["param_groups"] for key, name in zip(g["params"], g["param_names"], strict=True)}
     states = {

@@ -27,8 +27,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from layerwise.errors import ParameterError, StateError, SynchronizationError
 from layerwise.layout.blocks import Blocks
 from layerwise.torch import Adafactor, AdamW, Lamb, Segments, Stretch, flat
-from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.sharding._flat._boxes import boxes
+from layerwise.torch.flat._boxes import boxes
+from layerwise.torch.sharding._cuts import is_described
 from sharding import flats
 
 
@@ -72,7 +72,7 @@ def _mistaken(which: str) -> tuple[str, bool]:
     try:
         Segments(buffers)
     except Exception as problem:
-        return f"{type(problem).__name__}: {problem}", flat_of(buffer) is not None
+        return f"{type(problem).__name__}: {problem}", is_described(buffer)
     return "", True
 
 

@@ -29,7 +29,6 @@ from layerwise.rules.requests import WholeMatrices
 from layerwise.torch import Mixed, Muon
 from layerwise.torch.sharding import _routes
 from layerwise.torch.sharding._cuts import Cut, axis_of
-from layerwise.torch.sharding._local_parts import parts_of_cut
 from layerwise.torch.sharding._routes import Owners, Route, hops_of, waves_of
 
 Shape = tuple[int, ...]
@@ -47,7 +46,7 @@ def _routes_of(shapes: Sequence[Shape], ranks: int) -> list[Route]:
     for shape in {*shapes}:
         cut = Cut(mesh, (Shard(0),), ((axis, 0),))
         layout = lay_out("p", muon, muon.Muon(), shape, None, 1e-7)
-        [helds[shape]] = parts_of_cut(layout, {"momentum_buffer": (True, True)}, cut, ())
+        [helds[shape]] = cut.parts_here(layout, {"momentum_buffer": (True, True)}, ())
     wholes = [
         GatherRequest(i, WholeMatrices(torch.empty(shape, device="meta"), (0,), (1,), abs))
         for i, shape in enumerate(shapes)

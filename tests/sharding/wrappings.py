@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from layerwise.torch import flat
-from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._cuts import division_of
 
 Wrap = Callable[[Any], Any]
 
@@ -107,7 +107,7 @@ def gathered(model: nn.Module, of: Callable[[Any], Any]) -> dict[str, Any]:
     with unsharded(model):
         for name, p in named(model).items():
             # Flat parameters of FSDP1 have no whole gradients there.
-            known = flat_of(p) if name.endswith("_flat_param") else None
+            known = division_of(p) if name.endswith("_flat_param") else None
             each = {name: of(p)} if known is None else whole_of(known, of(p).detach())
             found.update({one: whole(x) for one, x in each.items()})
     return found

@@ -13,7 +13,7 @@ from torch_front.front import bits, fronts, parameters, set_grads, told_on_devic
 from layerwise.engines import DeviceStepCount
 from layerwise.errors import ContradictionError
 from layerwise.torch import Lamb
-from layerwise.torch.groups import _settings
+from layerwise.torch.groups import _rules
 from layerwise.torch.step import _checks, _plan, _planner, _stepper
 
 NAN, INF = float("nan"), float("inf")
@@ -221,8 +221,8 @@ def test_a_rate_in_memory_is_refused_where_the_step_may_be_captured(front, name,
 @pytest.fixture
 def capturing(monkeypatch):
     fake = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
-    monkeypatch.setattr(_settings.torch, "cuda", fake)
-    for module in (_settings, _stepper):
+    monkeypatch.setattr(_rules.torch, "cuda", fake)
+    for module in (_rules, _stepper):
         monkeypatch.setattr(module, "on_gpu", fake.is_initialized)
 
 

@@ -91,7 +91,7 @@ def _storing(p: Tensor, name: str, rule: str, h: Hyper, storage: Mapping[str, ob
 
     module = ENTRIES[rule].rule
     given = {"master_weights": False, "rounding": None, "state_dtype": None, "seed": 0, **storage}
-    plan = plan_of(module, p, h, name, lambda _: None, None)
+    plan = plan_of(module, p, h, name, lambda _: None)
     return plan.storage_plan(p, requested_storage({key: given[key] for key in OPTIONS}, module))
 
 

@@ -28,7 +28,6 @@ from layerwise.errors import (
     GradientError,
     HyperparameterError,
     LayerwiseError,
-    ParameterError,
     StateError,
     SynchronizationError,
     sentence,
@@ -36,8 +35,8 @@ from layerwise.errors import (
 from layerwise.options import checks
 from layerwise.torch.arrays._library import arithmetic_dtype
 from layerwise.torch.sharding._agreement import reduced
-from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
-from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._cuts import Axis, axis_of, cut_of
+from layerwise.torch.sharding._dtensors import is_dtensor, local
 from layerwise.torch.step import _checks
 
 if TYPE_CHECKING:
@@ -119,11 +118,7 @@ class NoiseScale:
         for name, p in module.named_parameters():
             if p.requires_grad and id(p) not in self._hooked:
                 _checks.check_parameter(name, p)
-                if flat_of(p) is not None:  # whose gradient appears where no hook of its own is called
-                    raise ParameterError(
-                        f"{name} is a flat shard: its gradient cannot be observed in the backward pass. Measure "
-                        "under DistributedDataParallel or torch.distributed.fsdp.fully_shard (FSDP2)."
-                    )
+                cut_of(name, p).check_observed(name)
                 self._hooked[id(p)] = p
                 self._hooks.append(p.register_hook(partial(_weakly(self._note), name, id(p))))  # type: ignore[no-untyped-call]
 

@@ -15,7 +15,7 @@ from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
 from layerwise.storage.sixteen_bits import MASTER, REMAINDER
 from layerwise.torch.arrays._library import named_state
-from layerwise.torch.checkpoints import _origin
+from layerwise.torch.checkpoints import _groups
 from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.groups._members import Group
 
@@ -37,7 +37,7 @@ class Ours:
 
     def _rule(self, group: Group) -> str:
         own = type(self.optimizer).__name__
-        return own if own in ENTRIES else _origin.written_by(group) or own
+        return own if own in ENTRIES else _groups.written_by(group) or own
 
     def wanted(self) -> dict[str, TensorFields]:
         return {name: TensorFields.of(self._rule(group), group) for name, _, _, group in self._members()}

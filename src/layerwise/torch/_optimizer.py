@@ -32,17 +32,22 @@ from layerwise.torch.groups._options import (
     proportional_rates,
     without_nones,
 )
-from layerwise.torch.groups._rules import RuleOptions, RulePerGroup, RulePerOptimizer
-from layerwise.torch.groups._settings import check_offloaded, check_rates_captured, naming_group
+from layerwise.torch.groups._rules import (
+    RuleOptions,
+    RulePerGroup,
+    RulePerOptimizer,
+    check_offloaded,
+    check_rates_captured,
+    naming_group,
+)
 from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget_buffer, tensor_names
 from layerwise.torch.sharding._ranks import process_group_ref
 from layerwise.torch.step import _checks
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._partial import PartialSteps
+from layerwise.torch.step._plan import forget_state, has_state
 from layerwise.torch.step._planner import Setup
-from layerwise.torch.step._state import forget_state, has_state
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
 if TYPE_CHECKING:
@@ -92,25 +97,25 @@ class Optimizer(torch.optim.Optimizer, Like):
             raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
         super().__init__(params, setup.groups.defaults())
         if self.model_group is None:  # otherwise the pattern may match in a later group
-            names = [one for p, name in stepper_of(self).members.all() for one in tensor_names(p, name)]
+            names = [one for p, name in stepper_of(self).members.all() for one in cuts.division_of(p).names(name)]
             check_matched("blocks", blocks.patterns, names)
 
     # Our attributes, which torch's own __getstate__ leaves out.
     def __getstate__(self) -> dict[str, object]:
         stepper = stepper_of(self)
         members = stepper.members.all()  # this updates the names
-        # A copy does not know what flat buffers contain.
-        flats = [i for i, (p, _) in enumerate(members) if flat_of(p) is not None]
-        own = stepper.setup, stepper.ranks.groups, stepper.skipped, flats
+        # A copy does not know what described parameters contain.
+        described = [i for i, (p, _) in enumerate(members) if cuts.division_of(p) is not cuts.WHOLE]
+        own = stepper.setup, stepper.ranks.groups, stepper.skipped, described
         return {**super().__getstate__(), "_of_all": self._of_all, "_copied": own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        setup, processes, skipped, flats = state.get("_copied", (None, {}, 0, ()))
+        setup, processes, skipped, described = state.get("_copied", (None, {}, 0, ()))
         super().__setstate__({key: x for key, x in state.items() if key != "_copied"})
         if setup is not None:
             self._stepper = _stepper_for(setup)(self, setup, processes, skipped)
-            for i in flats:
-                forget_buffer(self.parameters()[i])
+            for i in described:
+                cuts.forget(self.parameters()[i])
         stepper_of(self).forget()  # torch also calls this for every checkpoint
         groups = stepper_of(self).groups
         for group in self.param_groups:
@@ -375,7 +380,8 @@ class Optimizer(torch.optim.Optimizer, Like):
 
         State stored in integers is saved as bytes, along one more dimension.
         """
-        check_saved_whole(self.parameters())
+        for p in self.parameters():
+            cuts.division_of(p).check_saved()
         return saved_form(self, super().state_dict)
 
     def load_state_dict(self, state_dict: StateDict) -> None:

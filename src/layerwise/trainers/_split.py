@@ -15,9 +15,8 @@ from layerwise.torch import Mixed
 from layerwise.torch.groups._arguments import listed
 from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._rules import RULE
-from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.tools._left_to_adamw import kept_by_rest, split_options
-from layerwise.torch.tools._param_groups import NO_MATRICES, chosen
+from layerwise.torch.sharding._cuts import whole_shape
+from layerwise.torch.tools._param_groups import NO_MATRICES, chosen, kept_by_rest, split_options
 
 STATE = ("state_dtype", dict)  # by names of state, which belong to one rule
 FALLBACK = "use_fallback"  # the key of timm's groups that are not for Muon

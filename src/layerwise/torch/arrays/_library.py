@@ -20,7 +20,7 @@ from layerwise.rules.requests import Functions, Scalar, T
 from layerwise.storage.bit_views import BitFunctions
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
-from layerwise.torch.sharding._cuts import like, local
+from layerwise.torch.sharding._dtensors import like, local
 
 LOW = (torch.float16, torch.bfloat16)
 FLOATING = (*LOW, torch.float32, torch.float64)

@@ -22,14 +22,23 @@ from layerwise.errors import StateError, shown, warn
 from layerwise.options.checks import alternatives
 from layerwise.rules.states import is_of_layer, is_statistic
 from layerwise.torch.arrays._library import named_state
-from layerwise.torch.checkpoints import _matching, _origin, _rates
-from layerwise.torch.checkpoints._rates import CONVERTED, ContinuedGroup
+from layerwise.torch.checkpoints import _groups, _matching
+from layerwise.torch.checkpoints._groups import CONVERTED, ContinuedGroup
 from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.groups._members import State
-from layerwise.torch.sharding._cuts import cuts_of, is_dtensor
+from layerwise.torch.sharding._cuts import WHOLE, cuts_of
+from layerwise.torch.sharding._dtensors import is_dtensor
 from layerwise.torch.step._checks import resolved
-from layerwise.torch.step._plan import AS_SAVED, WAY_OUT, Plan
-from layerwise.torch.step._state import as_step, check_shapes, check_there, check_values, parts_of
+from layerwise.torch.step._plan import (
+    AS_SAVED,
+    WAY_OUT,
+    Plan,
+    as_step,
+    check_shapes,
+    check_there,
+    check_values,
+    parts_of,
+)
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
 if TYPE_CHECKING:
@@ -49,20 +58,24 @@ def load(optimizer: torch.optim.Optimizer, state_dict: StateDict) -> None:
     loaded = _as_hooks_have_it(optimizer, state_dict)
     stepper, ours = stepper_of(optimizer), optimizer.param_groups
     groups, names = stepper.groups, [stepper.members.named(number) for number in range(len(ours))]
+    # Who wrote it.
     _matching.check_form(loaded)
-    _origin.check_writer(loaded)
+    _groups.check_writer(loaded)
+    # Match.
     found = _matching.matched_params(ours, loaded)
     beside = _matching.entries_beside_params(loaded)  # the very objects, as PyTorch passes them
     for number, (group, members) in enumerate(zip(ours, found, strict=True)):
-        _origin.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
+        _groups.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
     sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
-    each = _rates.continued(stepper, ours, sources)
+    # Check all.
+    each = _groups.continued(stepper, ours, sources)
     state: dict[Tensor, State] = {}
     for one, named, members in zip(each, names, found, strict=True):
         state |= _states_of(stepper, one, named, [loaded["state"].get(key, {}) for _, key in members])
-    made = [_rates.options(groups, one) for one in each]
-    for warning in [*_rates.warnings(groups, each, _matching.regrouped(found))]:
+    made = [_groups.options(groups, one) for one in each]
+    for warning in [*_groups.warnings(groups, each, _matching.regrouped(found))]:
         warn(warning)  # before anything is changed, because a warning may be an error
+    # Take.
     optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": made})
     for group in made:
         groups.note_keys(group)
@@ -97,11 +110,11 @@ def _states_of(
 def _plans(stepper: Stepper, one: ContinuedGroup, params: list[Tensor], names: list[str]) -> list[Plan]:
     """Return the plans of a group's parameters. Those of the same shape are planned once."""
     blocks, known, found = one.checked.blocks, dict[object, Plan](), list[Plan]()
-    for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
+    for p, name, division in zip(params, names, cuts_of(params, names), strict=True):
         of_name = blocks.default if blocks.given is None else blocks(name)
-        key = (p.shape, p.dtype, of_name) if lies is None else id(p)
+        key = (p.shape, p.dtype, of_name) if division is WHOLE else id(p)
         if key not in known:
-            known[key] = stepper.planner.plan_for(p, one.checked, name)
+            known[key] = stepper.planner.plan_for(p, one.checked, name, division)
         found.append(known[key])
     return with_names(found, names)
 
@@ -125,7 +138,7 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
 def _carried(name: str, key: str, device: torch.device, value: object) -> Any:
     """Return a copy of another program's entry for a parameter, with tensors on the parameter's device."""
     if not isinstance(value, Tensor):
-        return _rates.copied(key, value)
+        return _groups.copied(key, value)
     check_there(name, key, value)
     return value.detach().to(device, copy=True)
 

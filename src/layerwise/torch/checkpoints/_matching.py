@@ -208,7 +208,7 @@ def source_of(number: int, members: Sequence[tuple[Group, object]], saved: Seque
 
     A group without parameters continues the one at its index, if that has none either.
     """
-    sources = _distinct(group for group, _ in members)
+    sources = _distinct([group for group, _ in members])
     sources = sources or [one for one in saved[number : number + 1] if not one["params"]]
     for other in sources[1:]:
         for name in (*MOVED, "initial_lr"):
@@ -223,11 +223,11 @@ def source_of(number: int, members: Sequence[tuple[Group, object]], saved: Seque
 
 def regrouped(found: Sequence[Sequence[tuple[Group, object]]]) -> bool:
     """Return True if the checkpoint divides parameters into other groups than ours."""
-    cut = [id(group) for members in found for group in _distinct(one for one, _ in members)]
-    return len(set(cut)) != len(cut) or any(len(_distinct(one for one, _ in members)) > 1 for members in found)
+    cut = [id(group) for members in found for group in _distinct([one for one, _ in members])]
+    return len(set(cut)) != len(cut) or any(len(_distinct([one for one, _ in members])) > 1 for members in found)
 
 
-def _distinct(groups: Iterator[Group]) -> list[Group]:
+def _distinct(groups: Sequence[Group]) -> list[Group]:
     return list({id(group): group for group in groups}.values())
 
 

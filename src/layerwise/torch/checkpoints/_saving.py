@@ -14,7 +14,7 @@ from layerwise.errors import HyperparameterError
 from layerwise.options.checks import numpy_to_python
 from layerwise.options.settings import as_plain_value
 from layerwise.torch.groups._members import State
-from layerwise.torch.sharding._cuts import like, local
+from layerwise.torch.sharding._dtensors import like, local
 from layerwise.torch.step._stepper import stepper_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def saved_form(optimizer: torch.optim.Optimizer, pack: Callable[[], StateDict]) 
     for group in found["param_groups"]:
         group.update({key: numpy_to_python(x) for key, x in group.items()})
         with suppress(HyperparameterError):  # the next step will refuse it
-            group.update(stepper_of(optimizer).groups.in_plain_form(group))
+            group.update(stepper_of(optimizer).groups.rules.in_plain_form(group))
         group.update({key: as_plain_value(value) for key, value in group.items() if callable(value)})
     return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,16 +22,16 @@ from layerwise.options.settings import Hyper, as_plain_value
 from layerwise.options.values import Scalar
 from layerwise.storage.options import RequestedStorage, check_fits, requested_storage
 from layerwise.torch.groups._members import Group, GroupDict
-from layerwise.torch.groups._rules import RULE, SWITCHES, RuleOptions, RulePerOptimizer, rule_name
-from layerwise.torch.groups._settings import (
+from layerwise.torch.groups._rules import (
     PLAIN,
     RATES,
-    CheckedGroup,
-    CheckedSettings,
-    GroupRates,
+    RULE,
+    SWITCHES,
+    RuleOptions,
+    RulePerOptimizer,
     check_rates_captured,
-    naming_group,
     rates_on,
+    rule_name,
 )
 
 RATE = checks.number(0)
@@ -42,6 +43,15 @@ OF_ALL_GROUPS = {"fused": None, "foreach": None, "differentiable": False}
 MAY_BE_NONE = ("capturable", *OF_ALL_GROUPS)
 CUTOFF = 0.75  # the similarity that counts, because programs put keys of their own into groups
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
+
+
+class CheckedGroup(NamedTuple):
+    """The settings of one group as they were checked."""
+
+    rule: ModuleType
+    h: Hyper
+    want: RequestedStorage
+    blocks: ByName
 
 
 class GroupOptions:
@@ -143,39 +153,23 @@ class GroupOptions:
             except HyperparameterError as problem:
                 warn(str(problem))
 
-    def rates(
-        self, groups: Sequence[GroupDict], before: GroupRates | None, numbers: Sequence[int] | None
-    ) -> GroupRates:
-        """Return the rates of groups with their settings; raise if an option that has changed is wrong.
-
-        Options that were set in another form are converted to plain Python objects.
-        """
-        if before is not None and before.settings.unchanged(groups):
-            return GroupRates(before.settings, groups, self._check_now, before)
-        for number, group in enumerate(groups):
-            with naming_group(number if len(groups) > 1 else None):
-                self._check_complete(group)
-            with suppress(HyperparameterError):  # the check explains more
-                group.update(self.in_plain_form(group))
-        return GroupRates(
-            CheckedSettings(groups, self._checked, self.counted, numbers), groups, self._check_now, before
-        )
-
-    def _check_complete(self, group: GroupDict) -> None:
+    def check_changed(self, group: GroupDict) -> CheckedGroup:
+        """Return the same for a group that may have changed, whose options get the form of plain Python objects."""
         kind = self.rules.of(group)
         if lacking := [name for name in kind.known if name not in group]:
             raise HyperparameterError(
                 f"the group has no {lacking[0]!r}, which {kind.hyper.optimizer} needs. Set it, or copy all options "
                 "from a group that was created with this rule."
             )
-
-    def _checked(self, group: GroupDict) -> CheckedGroup:
+        with suppress(HyperparameterError):  # the check explains more
+            group.update(self.rules.in_plain_form(group))
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas create a pair at each step
             self._made.clear()
         self.warn_of_new_keys(group)
         return self.check(group)
 
-    def _check_now(self, group: GroupDict) -> None:
+    def check_rates(self, group: GroupDict) -> None:
+        """Raise if a rate of a group is wrong, and give the others the form of plain Python objects."""
         kind = self.rules.of(group)
         self._check_rates(kind, group)
         check_rates_captured(group)
@@ -183,11 +177,11 @@ class GroupOptions:
 
     def check(self, group: Group) -> CheckedGroup:
         """Return what follows from a group's options, or raise if one of them is wrong."""
-        h = self.settings(group)
+        kind = self.rules.of(group)
+        h = self._settings(kind, group)
         for name in ("differentiable", "capturable"):
             checks.flag(name, group[name])
-        blocks, rule = self.blocks_of(group), self.rules.of(group).rule
-        want = requested_storage(group, rule)
+        blocks, want = self.blocks_of(group), requested_storage(group, kind.rule)
         check_fits(want, h)
         check_followed(want, self.differentiable)
         for name in ("capturable", "master_weights"):
@@ -201,7 +195,7 @@ class GroupOptions:
                     "differentiable", f"{self.differentiable} in every group", group["differentiable"], "All or none."
                 )
             )
-        return CheckedGroup(rule, h, want, blocks)
+        return CheckedGroup(kind.rule, h, want, blocks)
 
     def check_fits(self, group: Group, dtype: torch.dtype) -> None:
         """Raise if a number that scales whole tensors is infinite in the dtype of their arithmetic."""
@@ -214,11 +208,10 @@ class GroupOptions:
                     sentence(name, f"at most {most:.3g} for parameters of {dtype}", value, way_out)
                 )
 
-    def settings(self, group: Group) -> Hyper:
+    def _settings(self, kind: RuleOptions, group: Group) -> Hyper:
         """Return the group's checked hyperparameters, cached for as long as they stay the same."""
-        kind = self.rules.of(group)
         self._check_rates(kind, group)
-        static, on = _static(kind, group), rates_on(group)
+        static, on = {name: group[name] for name in kind.options if name not in RATES}, rates_on(group)
         key = (kind.hyper.optimizer, on, *[(type(x), x if type(x) in PLAIN else _hashable(x)) for x in static.values()])
         found = self._made.get(key)  # once, because another thread may forget it
         if found is None:
@@ -239,8 +232,7 @@ class GroupOptions:
         return here and "initial_lr" in group
 
     def forget(self) -> None:
-        """Forget all checked settings, because other groups have replaced these."""
-        self._made.clear()
+        """Forget the checked groups, because others have replaced them; what was made of options stays true."""
         self._sizes.clear()
 
     def new(self, group: Group, given: Mapping[str, object]) -> GroupDict:
@@ -253,14 +245,9 @@ class GroupOptions:
 
     def complete(self, group: GroupDict) -> None:
         """Give open options of a group their definite value, as schedulers and checkpoints need it."""
-        h = self.settings(group)
+        h = self._settings(self.rules.of(group), group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
-        group |= self.in_plain_form(group)
-
-    def in_plain_form(self, group: Group) -> GroupDict:
-        """Return the options of a group that are not plain Python objects, such as NumPy numbers, as such objects."""
-        named = self.rules.named(group)
-        return {**{key: named[key] for key in self.rules.keys}, **self.rules.of(group).in_plain_form(group)}
+        group |= self.rules.in_plain_form(group)
 
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the global gradient norm, even if it is not clipped."""
@@ -308,11 +295,6 @@ def described_groups(name: str, groups: Sequence[Group], of: GroupOptions) -> st
 
 def _same(value: object, default: object) -> bool:
     return _hashable(value) == _hashable(default)
-
-
-def _static(kind: RuleOptions, group: Group) -> GroupDict:
-    """Return the options of a group except its rates."""
-    return {name: group[name] for name in kind.options if name not in RATES}
 
 
 def proportional_rates(groups: Sequence[Group], lr: float | Tensor) -> list[Scalar]:

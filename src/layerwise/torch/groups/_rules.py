@@ -1,31 +1,42 @@
-"""The rules of an optimizer's groups: one rule for all, or one named by each group."""
+"""The rules of an optimizer's groups, one for all or one named by each, and the values of their options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from layerwise.catalog.registry import BY_LOWER, ENTRIES
-from layerwise.errors import HyperparameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.layout.blocks import in_plain_form
 from layerwise.options import arguments
 from layerwise.options.by_name import is_by_name
-from layerwise.options.checks import alternatives, flag, number
+from layerwise.options.checks import alternatives, as_float, flag, number
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
+from layerwise.rules.requests import Scalar, T
 from layerwise.storage.options import OPTIONS, checked_option
 from layerwise.torch.groups._members import Group, GroupDict
-from layerwise.torch.groups._settings import PLAIN, RATES, is_fixed, is_on_device
 
 SWITCHES = arguments.OF_GROUP
 RULE = "rule"  # the key of a group that names its rule
 OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options with the same meaning in every rule
 WAY_OUT = 'Pass one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; the other keys of the group are its options.'
+# Keys that change from step to step, so that plans must not depend on them.
+RATES = {
+    "lr": "Pass a number such as lr=1e-3, or a tensor of one element. For a schedule, call "
+    "layerwise.torch.scheduler(optimizer, schedule), or take one of torch.optim.lr_scheduler.",
+    "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To maximize, use maximize=True.",
+}
+NOT_PLANNED = frozenset(("params", "param_names", *RATES))  # keys that change without other settings
+PLAIN = frozenset((bool, int, float, str, type(None)))
+on_gpu: Callable[[], bool] = torch.cuda.is_initialized
 
 
 class RuleOptions:
@@ -96,6 +107,10 @@ class RulePerOptimizer:
         """Return a group with its rule in the stored form, if groups name their rules."""
         return dict(group)
 
+    def in_plain_form(self, group: Group) -> GroupDict:
+        """Return the options of a group that are not plain Python objects, such as NumPy numbers, as such objects."""
+        return self.probe.in_plain_form(group)
+
 
 class RulePerGroup(RulePerOptimizer):
     """The rules of an optimizer whose groups name them. Each rule has its own defaults, except for options that all
@@ -124,6 +139,9 @@ class RulePerGroup(RulePerOptimizer):
     def named(self, group: Group) -> GroupDict:
         return {**group, RULE: rule_name(group.get(RULE))}
 
+    def in_plain_form(self, group: Group) -> GroupDict:
+        return {RULE: rule_name(group.get(RULE)), **self.of(group).in_plain_form(group)}
+
     def _kind(self, name: str) -> RuleOptions:
         if name not in self._kinds:
             entry = ENTRIES[name]
@@ -146,3 +164,103 @@ def rule_name(given: object) -> str:
     close = nearest(given, BY_LOWER, 1) if isinstance(given, str) else []
     way_out = did_you_mean(close) or f"Pass a class of layerwise.torch, or {alternatives([*BY_LOWER])}."
     raise HyperparameterError(sentence(RULE, "the name of an optimizer", given, way_out))
+
+
+# ---- values of options
+
+
+def capturing() -> bool:
+    """Return True while a CUDA graph is captured. Only asked if a GPU is in use: the query would raise otherwise."""
+    return bool(on_gpu() and torch.cuda.is_current_stream_capturing())
+
+
+def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
+    """Return a number, if it is at hand and no gradient flows through it."""
+    if not isinstance(value, Tensor):
+        return float(value) if isinstance(value, (int, float)) else as_float(value)  # an int may need over 64 bits
+    if not followed and value.device.type == "cpu":
+        return value.item()
+    return value if value.ndim == 0 else value.reshape(())
+
+
+def host_value(value: T) -> T | float:
+    """Return the number in a tensor of one element, for which the host then waits."""
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def is_fixed(x: Scalar) -> bool:
+    """Return True if a value cannot change by itself: a plain Python object, or a function."""
+    return type(x) in PLAIN or callable(x) or (type(x) is tuple and all(map(is_fixed, x)))
+
+
+def rates_on(group: Group) -> tuple[bool | None, ...]:
+    """Return whether each rate is on: False for 0, and None if there is no such rate.
+
+    Settings depend on nothing else about a rate. A rate that only a device knows counts as on.
+    """
+    lr, weight_decay = group["lr"], group["weight_decay"]
+    return lr if lr is None else _is_on(lr), weight_decay if weight_decay is None else _is_on(weight_decay)
+
+
+def _is_on(rate: object) -> bool:
+    if type(rate) is float:
+        return rate != 0.0
+    if isinstance(rate, Tensor):
+        return is_on_device(rate) or rate.is_nested or rate.numel() != 1 or bool(rate.detach() != 0)
+    return not (isinstance(rate, (int, float)) and rate == 0)
+
+
+def is_on_device(x: Scalar) -> bool:
+    """Return True for a tensor that is not in host memory."""
+    return isinstance(x, Tensor) and x.device.type != "cpu"
+
+
+@contextmanager
+def naming_group(number: int | None) -> Iterator[None]:
+    """Name the parameter group in errors about options, unless there is only one group."""
+    try:
+        yield
+    except HyperparameterError as problem:
+        if number is None:
+            raise
+        raise type(problem)(f"group {number}: {problem}") from None
+
+
+def check_capture(group: Group, scheduled: bool, shared: bool) -> None:
+    """Raise if a CUDA graph cannot capture a step, or would repeat a number that is meant to change."""
+    if shared:
+        raise ContradictionError(
+            "a CUDA graph cannot capture a step with sharded parameters, a model_group or a replica_group, because "
+            "the processes agree on each step on the host. Capture only the forward and backward passes, and call "
+            "optimizer.step() after the replay."
+        )
+    if not group["capturable"]:
+        way_out = "Pass capturable=True; otherwise the graph would not count steps."
+        raise ContradictionError(sentence("capturable", "True when a CUDA graph is captured", False, way_out))
+    if scheduled and not isinstance(group["lr"], Tensor):
+        way_out = (
+            "Pass lr=torch.tensor(...) on the parameters' device; otherwise the graph would not follow the scheduler."
+        )
+        raise ContradictionError(
+            sentence("lr", "a tensor when a CUDA graph is captured and a scheduler changes it", group["lr"], way_out)
+        )
+
+
+def check_rates_captured(group: Group) -> None:
+    """Raise if a captured step would keep the present value of a rate."""
+    for name in RATES:
+        rate = group[name]
+        if not (group["capturable"] and isinstance(rate, Tensor) and rate.device.type == "cpu"):
+            continue
+        device = next((p.device for p in group["params"] if p.device.type != "cpu"), None)
+        if device is not None:
+            way_out = f'Pass torch.tensor({rate.item():g}, device="{device}"): a captured step sees its changes.'
+            raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
+
+
+def check_offloaded(group: Group) -> None:
+    """Raise if a step on the host is to be captured."""
+    if group["capturable"]:
+        raise ContradictionError(
+            sentence("capturable", "False when offload=True", True, "Steps of an offloaded optimizer run on the CPU.")
+        )

@@ -16,7 +16,7 @@ from layerwise.engines.addresses import States
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, CopyEnd, wait_for
 from layerwise.torch.offload._ring import SLOTS, Ring, RingKey, RingSlot, aligned, laid_out_as
-from layerwise.torch.sharding._cuts import is_dtensor, like, local
+from layerwise.torch.sharding._dtensors import is_dtensor, like, local
 from layerwise.torch.step._work import Work
 
 RING = 1 << 28  # bytes, by default

@@ -17,7 +17,7 @@ from layerwise.core.step import Snapshot
 from layerwise.engines.addresses import States
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, CopyEnd, wait_for
-from layerwise.torch.sharding._cuts import local
+from layerwise.torch.sharding._dtensors import local
 from layerwise.torch.step._measured_step import MeasuredStep
 from layerwise.torch.step._work import Work
 

@@ -13,11 +13,11 @@ from layerwise.errors import LayerwiseError
 from layerwise.options.settings import Hyper
 from layerwise.options.values import Scalar
 from layerwise.torch.groups._members import Group
-from layerwise.torch.groups._settings import check_offloaded, host_value
+from layerwise.torch.groups._rules import check_offloaded, host_value
 from layerwise.torch.offload._host import Host, SentPart
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.step import _state
 from layerwise.torch.step._measured_step import add_up, at_once
+from layerwise.torch.step._plan import forget_state, has_state
 from layerwise.torch.step._stepper import Stepper
 from layerwise.torch.step._work import Work
 
@@ -64,7 +64,7 @@ class OffloadedStepper(Stepper):
         work = host.stepped(work)
         together = agreement is not None or any(h.needs_model_sum for h in work.hs)
         if not host.knows(work, together, states):
-            work, _ = self.planner.planned(work)  # everything is checked before anything is stepped
+            work = self.planner.planned(work).work  # everything is checked before anything is stepped
             if not self.ranks.are_known(work.params):
                 self.step_due(work.as_asked(), self.ranks.renewed(agreement))
                 return
@@ -87,7 +87,7 @@ class OffloadedStepper(Stepper):
         or other processes have a share.
         """
         states, parts = self.optimizer.state, list[Work]()
-        new = [p for p in work.params if not _state.has_state(states.get(p))]
+        new = [p for p in work.params if not has_state(states.get(p))]
         try:
             for part in self.host.parts(work):
                 parts.append(part if agreement is not None else self._measured(part))
@@ -98,7 +98,7 @@ class OffloadedStepper(Stepper):
                 return parts
         finally:
             for p in new:  # as long as nothing is to be stepped
-                _state.forget_state(states, p)
+                forget_state(states, p)
         for part in parts:
             part.leave()
         return [work._replace(grads_here=[g for part in parts for g in part.grads_here])]
@@ -108,8 +108,8 @@ class OffloadedStepper(Stepper):
         key = self.key_of(part)
         step = self.unchanged(key, part, at_once=True)
         if step is None:
-            part, plans = self.planner.planned(part)
-            step = self.planner.prepare(part, plans, False, None)
+            planned = self.planner.planned(part)
+            part, step = planned.work, self.planner.prepare(planned, False, None)
         if step is not self.steps.get(key):
             self.remember(key, step, None)
         return part._replace(ahead=step.ahead(part, self.scale, at_once))

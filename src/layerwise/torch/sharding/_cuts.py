@@ -1,74 +1,29 @@
-"""The cut of a tensor over processes, and the local parts of it and of its state."""
+"""The division of tensors over processes: whole, cut along dimensions, or as another folder describes it."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from layerwise.core.plan import LocalPart, PartSlices, Places, Plan, Region
 from layerwise.engines import compiled
-from layerwise.errors import GradientError, ParameterError, StateError
-from layerwise.layout.pieces import Kept
+from layerwise.errors import ParameterError
+from layerwise.layout.pieces import Kept, Layout, Piece
 from layerwise.storage.quantized_groups import GROUP
-from layerwise.torch.sharding._flat import FlatBuffer, any_known, checked_flat_of, flat_of
+from layerwise.torch.sharding._dtensors import dtensor, is_dtensor, local, local_indices, on_host
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
 Shape = tuple[int, ...]
-
-
-def is_dtensor(x: object) -> bool:
-    """Return True for a DTensor; none exists before its module has been imported."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(x, module.DTensor)
-
-
-def local(x: Tensor) -> Tensor:
-    """Return the local part of a tensor, after it has arrived."""
-    module = sys.modules.get("torch.distributed.tensor")
-    if module is None or not isinstance(x, module.DTensor):
-        return x
-    wrapper: Any = x
-    here: Any = wrapper._local_tensor  # autograd would record to_local()
-    arrived: Tensor = here if type(here) is Tensor or not hasattr(here, "wait") else here.wait()
-    # FSDP2 makes (0, 0) of (8, 0), the part of a tensor-parallel weight of which this rank has no column.
-    if arrived.shape.count(0) < 2:
-        return arrived
-    cut = Cut(wrapper.device_mesh, wrapper.placements, ())
-    return arrived.view([len(cut.local_indices(d, n)) for d, n in enumerate(x.shape)])
-
-
-def like(value: Any, here: Tensor, added: Shape = ()) -> Tensor:
-    """Return a local part in the form of `value`: a tensor, or a DTensor with its placements and dimensions `added`
-    last.
-    """
-    if not is_dtensor(value):
-        return here
-    inner = prod(added)
-    stride = (*(n * inner for n in value.stride()), *(prod(added[i + 1 :]) for i in range(len(added))))
-    return _dtensor(here, value.device_mesh, value.placements, (*value.shape, *added), stride)
-
-
-def _dtensor(here: Tensor, mesh: DeviceMesh, placements: tuple[Placement, ...], whole: Shape, stride: Shape) -> Tensor:
-    """Return the DTensor of which this is the local part."""
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
-    # Not by from_local, which would move offloaded parts to the mesh's device.
-    spec = DTensorSpec(mesh, placements, tensor_meta=TensorMeta(torch.Size(whole), stride, here.dtype))
-    made: Any = DTensor
-    wrapper: Tensor = made(here, spec, requires_grad=False)
-    return wrapper
 
 
 @dataclass(frozen=True)
@@ -96,8 +51,115 @@ def ranks_named(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
+class Division:
+    """The division of a parameter over processes, which is asked what it means for a step; here it is whole."""
+
+    axes: tuple[tuple[Axis, int | None], ...] = ()  # along a dimension of it, or anywhere
+    replicas: tuple[Axis, ...] = ()  # the axes over which it is replicated
+    way_out = "Load a checkpoint of the same model, saved with the same options."
+
+    # ---- the parameter
+
+    def check(self, name: str, p: Tensor) -> None:
+        """Raise if the parameter of this name is not what it was described as."""
+
+    def check_saved(self) -> None:
+        """Raise if `state_dict()` would mislead whoever puts ranks' states together."""
+
+    def check_shown(self) -> None:
+        """Raise if the model's `state_dict()` does not show the weights."""
+
+    def check_observed(self, name: str) -> None:
+        """Raise if hooks of the parameter do not get its gradient."""
+
+    def names(self, name: str) -> list[str]:
+        """Return the names of the tensors of which a parameter of this name holds parts."""
+        return [name]
+
+    def whole_shape(self, p: Tensor) -> Shape:
+        """Return the shape of the tensor of which a parameter is a part."""
+        return tuple(getattr(p, "ds_shape", p.shape))  # all that DeepSpeed's ZeRO-3 leaves in it is this note
+
+    def numbers(self, x: Tensor) -> list[Tensor]:
+        """Return the parts of a gradient that hold numbers of tensors."""
+        return [x]
+
+    def missing_gradient(self, p: Tensor) -> Tensor | None:
+        """Return an empty gradient, if other ranks have one of their parts."""
+
+    # ---- its plan
+
+    def plan(self, plan_of: Callable[[str, Shape], Any], name: str, p: Tensor) -> Any:
+        """Return the plan of a parameter, given how that of a tensor is made."""
+        return plan_of(name, tuple(p.shape))
+
+    def described(self) -> Hashable:
+        """Return the data that must be the same on all ranks, besides the plan's."""
+
+    def cuts(self, dim: int) -> bool:
+        """Return True if a dimension is cut."""
+        return False
+
+    def parts_along(self, ndim: int) -> Shape | None:
+        """Return the number of parts along each dimension of a tensor; None if it is cut anywhere."""
+        return (1,) * ndim
+
+    def parts_here(
+        self, layout: Layout, kept: Mapping[str, Kept | None], replicas: tuple[Axis, ...]
+    ) -> tuple[LocalPart, ...]:
+        """Return the local parts of a tensor's pieces."""
+        return tuple(LocalPart(piece, i, replicas=replicas) for i, piece in enumerate(layout.pieces))
+
+    def why_not_grouped(self, shape: Shape) -> str:
+        """Return the reason why this would split groups of 8 bits, or an empty string."""
+        return ""
+
+    def whole_states(self, plan: Plan, state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the state of each whole tensor by name, in host memory. All ranks call this together."""
+        return {str(plan.name): {key: on_host(x) if isinstance(x, Tensor) else x for key, x in state.items()}}
+
+
+WHOLE = Division()
+
+
+class _Forgotten(Division):
+    """That of a copy, which may be on another rank."""
+
+    def check(self, name: str, p: Tensor) -> None:
+        raise ParameterError(
+            f"{name} is a copy of a flat buffer, and does not say what it holds. Describe it with "
+            "layerwise.torch.Segments, as the original buffer."
+        )
+
+
+CHANGES = [0]
+"""The number of times that descriptions were added or replaced in this process."""
+_described: MutableMapping[Tensor, Division] = WeakTensorKeyDictionary()
+
+
+def describe(p: Tensor, division: Division) -> None:
+    """Remember the division of a parameter that does not show it, for as long as the parameter exists."""
+    _described[p] = division
+    CHANGES[0] += 1
+
+
+def forget(p: Tensor) -> None:
+    """Record that this is the copy of a described parameter, unless it was described by itself."""
+    _described.setdefault(p, _Forgotten())
+
+
+def is_described(p: Tensor) -> bool:
+    """Return True if a parameter was described, even as whole."""
+    return bool(_described) and p in _described
+
+
+def division_of(p: Tensor) -> Division:
+    """Return the division of a parameter that is no DTensor."""
+    return _described.get(p, WHOLE) if _described else WHOLE
+
+
 @dataclass(frozen=True)
-class Cut:
+class Cut(Division):
     """The division of a tensor: the processes, and the dimensions along which each holds a part."""
 
     mesh: Any
@@ -126,7 +188,7 @@ class Cut:
     def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
         """Return a statistic, or a state of the tensor's shape, with this local part."""
         stride = torch.empty(whole, device="meta").stride() if stride is None else stride
-        return _dtensor(here, self.mesh, self.along(kept), whole, stride)
+        return dtensor(here, self.mesh, self.along(kept), whole, stride)
 
     def why_not_grouped(self, shape: Shape) -> str:
         """Return the reason why this would split groups of 8 bits, or an empty string."""
@@ -141,46 +203,73 @@ class Cut:
 
     def local_indices(self, dim: int, n: int, places: Sequence[int] | None = None) -> list[int]:
         """Return the indices along a dimension that this rank holds, or the rank at these places along the axes."""
-        coordinate, sizes = list(self.mesh.get_coordinate()), self.mesh.shape
-        cutting = [i for i, x in enumerate(self.placements) if not x.is_replicate() and sizes[i] > 1]
-        for i, place in () if places is None else zip(cutting, places, strict=True):
-            coordinate[i] = place
-        found = np.arange(n)
-        for i, x in enumerate(self.placements):
-            if getattr(x, "dim", None) == dim:
-                # A strided placement has an additional factor.
-                factor = {"split_factor": x.split_factor} if hasattr(x, "split_factor") else {}
-                found = found[_parts(type(x)(0, **factor), len(found), sizes[i])[coordinate[i]]]
-        return cast("list[int]", found.tolist())
+        return local_indices(self.mesh, self.placements, dim, n, places)
 
     def parts_along(self, ndim: int) -> Shape:
         """Return the number of parts along each dimension of the tensor."""
         return tuple(prod(len(axis.ranks) for axis, d in self.axes if d == dim) for dim in range(ndim))
 
-
-@lru_cache(16)
-def _parts(split: Any, n: int, count: int) -> list[np.ndarray]:
-    """Return the indices of n entries that each of this many ranks has."""
-    parts, _ = split._split_tensor(torch.arange(n, device="cpu"), count, with_padding=False, contiguous=False)
-    return [part.numpy() for part in parts]
-
-
-def placed(what: str, value: Any, mesh: DeviceMesh, placements: tuple[Placement, ...], way_out: str) -> Tensor:
-    """Return a tensor cut in this way; raise if it lies on another mesh."""
-    from torch.distributed.tensor import distribute_tensor
-
-    if not is_dtensor(value):
-        return distribute_tensor(value, mesh, placements, src_data_rank=None)
-    if value.device_mesh != mesh:
-        raise StateError(f"{what} lies on {value.device_mesh}, but the parameter lies on {mesh}. {way_out}")
-    found: Tensor = value if value.placements == placements else value.redistribute(placements=placements)
-    return found
+    def parts_here(
+        self, layout: Layout, kept: Mapping[str, Kept | None], replicas: tuple[Axis, ...]
+    ) -> tuple[LocalPart, ...]:
+        """Return the local parts of a tensor's pieces. Every rank has all blocks along a cut axis, some empty."""
+        if not self.axes:
+            return super().parts_here(layout, kept, replicas)
+        return tuple(_part_here(piece, i, kept, self) for i, piece in enumerate(layout.pieces))
 
 
-def cut_of(name: str, p: Any) -> Cut | FlatBuffer | None:
-    """Return the cut of a parameter, or the contents of a flat buffer; None if it is whole."""
+def _part_here(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) -> LocalPart:
+    part, axes, place, places = piece.part, cut.axes, None, dict[str, PartSlices]()
+    blocks: tuple[list[int], ...] = ()
+    if part is not None and part.one is not None and cut.cuts(part.axis):
+        i, start, end, length = part.one
+        here = [at for at, entry in enumerate(cut.local_indices(part.axis, length)) if start <= entry < end]
+        before = (slice(None),) * part.axis
+        place = PartSlices((*before, slice(here[0], here[-1] + 1) if here else slice(0, 0)))
+        one = PartSlices((*before, slice(i, i + 1)))  # of a statistic with a number for each block
+        places = {key: one for key, extends in kept.items() if extends is not None and not extends[part.axis]}
+    elif part is not None and part.drop and any(map(cut.cuts, part.dims())):
+        blocks = tuple(cut.local_indices(d, piece.shape[d]) for d in sorted(part.dims()))
+    elif part is not None and part.one is None and not part.drop:
+        axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
+    where = axes, piece.shape, cut.parts, blocks, place, places
+    regions = partial(_regions_of_cut, piece, cut, tuple(d for _, d in axes))
+    return LocalPart(piece, number, 0, *where, regions=regions, replicas=cut.replicas)
+
+
+def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places, dims: Shape) -> list[Region]:
+    """Return the part of a piece on the rank at these places along the axes, which cut these dimensions of it."""
+    part, each = piece.part, list[Sequence[int]](range(n) for n in piece.shape)
+    for (_, d), dim in zip(cut.axes, own, strict=True):
+        if part is not None and part.one is not None and d == part.axis:
+            _, start, end, length = part.one
+            each[dim] = [i - start for i in cut.local_indices(d, length, places) if start <= i < end]
+        else:
+            each[dim] = cut.local_indices(d, piece.shape[dim], places)
+    each = [some if d in dims else range(len(some)) for d, some in enumerate(each)]
+    runs = [range(some[0], some[0] + len(some)) if some else range(0) for some in each]
+    if all(some == run or list(some) == list(run) for some, run in zip(each, runs, strict=True)):
+        return [tuple(slice(run.start, run.stop) for run in runs)]
+    return [torch.meshgrid(*(torch.tensor(some, dtype=torch.long) for some in each), indexing="ij")]
+
+
+def whole_shape(p: Tensor) -> Shape:
+    """Return the shape of a parameter, or of the tensor of which it is a part."""
+    return division_of(p).whole_shape(p)
+
+
+def numbers_of(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    """Return the parts of gradients that hold numbers of tensors."""
+    if not _described:
+        return grads
+    return [x for p, g in zip(params, grads, strict=True) for x in division_of(p).numbers(g)]
+
+
+def cut_of(name: str, p: Any) -> Division:
+    """Return the division of a parameter of this name; raise if its parts cannot be stepped."""
     if not is_dtensor(p):
-        return checked_flat_of(name, p)
+        division_of(p).check(name, p)
+        return division_of(p)
     mesh, placements = p.device_mesh, tuple(p.placements)
     if not all(x.is_replicate() or hasattr(x, "dim") for x in placements):
         raise ParameterError(
@@ -194,10 +283,10 @@ def cut_of(name: str, p: Any) -> Cut | FlatBuffer | None:
     return Cut(mesh, placements, axes, tuple(axis for axis, x in each if x.is_replicate()))
 
 
-def cuts_of(params: list[Tensor], names: Sequence[str]) -> list[Cut | FlatBuffer | None]:
-    """Return the cuts of all of them; without known buffers, plain tensors are known to be whole."""
-    if not any_known() and compiled.in_memory(params):
-        return [None] * len(params)
+def cuts_of(params: list[Tensor], names: Sequence[str]) -> list[Division]:
+    """Return the divisions of all of them; if none was described, plain tensors are known to be whole."""
+    if not _described and compiled.in_memory(params):
+        return [WHOLE] * len(params)
     return list(map(cut_of, names, params))
 
 
@@ -205,8 +294,7 @@ def is_cut(p: Any) -> bool:
     """Return True if other processes hold other parts of a parameter, whether or not it can be stepped."""
     if is_dtensor(p):
         return any(not x.is_replicate() and n > 1 for x, n in zip(p.placements, p.device_mesh.shape, strict=True))
-    flat = flat_of(p)
-    return flat is not None and bool(flat.axes)
+    return bool(division_of(p).axes)
 
 
 def axis_of(group: ProcessGroup | None, device_type: str = "", device: str = "") -> Axis:
@@ -219,56 +307,23 @@ def axis_of(group: ProcessGroup | None, device_type: str = "", device: str = "")
     return Axis(tuple(torch.distributed.get_process_group_ranks(group)), group, device_type)
 
 
-def check_alike(name: str, p: Any, g: Any) -> None:
-    """Raise unless the gradient is cut over the same processes as its parameter, along any dimension."""
-    if is_dtensor(p) != is_dtensor(g):
-        ours, theirs = ("is", "is not") if is_dtensor(p) else ("is not", "is")
-        raise GradientError(
-            f"{name} {ours} a DTensor, but its gradient {theirs}. Pass both as DTensors on one mesh, or both as "
-            "tensors."
-        )
-    if is_dtensor(p) and g.device_mesh != p.device_mesh:
-        raise GradientError(
-            f"{name} lies on {p.device_mesh}, but its gradient lies on {g.device_mesh}. Redistribute the gradient to "
-            "the parameter's mesh."
-        )
-
-
-def local_parts(
-    params: list[Tensor], grads: list[Tensor], agree: Callable[[Sequence[int]], None]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the local parts of parameters and gradients, the gradients laid out like their parameters if possible.
-
-    Some may have to be redistributed, which takes collectives: `agree` gets their numbers before the first one.
-    """
-    each: Iterable[Any] = enumerate(zip(params, grads, strict=True))
-    both = [(i, p, g) for i, (p, g) in each if is_dtensor(p) and is_dtensor(g) and g.device_mesh == p.device_mesh]
-    elsewhere = [i for i, p, g in both if g.placements != p.placements]
-    if elsewhere:
-        agree(elsewhere)
-        grads = list(grads)
-        for i in elsewhere:
-            p, g = cast("Any", params[i]), cast("Any", grads[i])
-            grads[i] = g.redistribute(placements=p.placements)
-    return list(map(local, params)), list(map(local, grads))
-
-
-def axes_of(
-    cuts: Sequence[Cut | FlatBuffer | None], copies: tuple[Axis, ...] = ()
-) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+def axes_of(cuts: Sequence[Division], copies: tuple[Axis, ...] = ()) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
     """Return the axes along which tensors are cut, and those of replicas, in an order that is the same on all ranks."""
-    found = [cut for cut in cuts if cut is not None]
+    found = {id(cut): cut for cut in cuts}.values()
     axes = dict.fromkeys(axis for cut in found for axis, _ in cut.axes)
     replicas = dict.fromkeys((*(x for cut in found for x in cut.replicas), *copies))
     return tuple(axes), tuple(x for x in replicas if x not in axes)
 
 
-def replicas_of(cut: Cut | FlatBuffer | None, copies: Sequence[Axis]) -> tuple[Axis, ...]:
+def replicas_of(cut: Division, copies: Sequence[Axis]) -> tuple[Axis, ...]:
     """Return the axes over which a tensor is replicated. Processes with other parts of it have no copies."""
-    if cut is None:
-        return tuple(copies)
     others = {rank for axis in (*(axis for axis, _ in cut.axes), *cut.replicas) for rank in axis.ranks}
     return (*cut.replicas, *(axis for axis in copies if len(others.intersection(axis.ranks)) < 2))
+
+
+def cuttable_shape(piece: Piece) -> Shape:
+    """Return the shape of a piece; without dimensions, it gets one that can be cut."""
+    return piece.shape or (1,)
 
 
 def in_group() -> bool:

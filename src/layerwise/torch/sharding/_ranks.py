@@ -17,16 +17,16 @@ from layerwise.torch.groups._members import Members
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._cuts import ranks_named
-from layerwise.torch.sharding._flat import CHANGES, check_own
-from layerwise.torch.sharding._wrapped_modules import check_replaced
+from layerwise.torch.sharding._cuts import CHANGES, WHOLE, ranks_named
+from layerwise.torch.sharding._dtensors import is_dtensor
+from layerwise.torch.sharding._wrapped_modules import check_own, check_replaced
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
 class Ranks:
-    """The knowledge about other processes, renewed when parameters or flat buffers have changed."""
+    """The knowledge about other processes, renewed when parameters or descriptions of them have changed."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Ranks:
         groups: Mapping[str, ProcessGroupRef | None],
         settings: GroupOptions,
         alone: AbstractContextManager[object],
-        changed: Callable[[tuple[cuts.Axis, ...]], None],
+        changed: Callable[[], None],
     ) -> None:
         self._members, self._settings = members, settings
         self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are
@@ -53,8 +53,8 @@ class Ranks:
         self.current: Agreement | None = None
         """The agreement with the processes that hold other parts of the parameters, as long as `described` is true."""
         self.described: int | None = None
-        """The number of changes of flat buffers when that was determined; None if parameters are new."""
-        self._flats = CHANGES[0]  # the last seen
+        """The number of changes of descriptions when that was determined; None if parameters are new."""
+        self._changes = CHANGES[0]  # the last seen
         self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters whose cuts are known
         self._searched = False
 
@@ -97,12 +97,12 @@ class Ranks:
 
     def _agree_anew(self) -> None:
         """Find the processes that hold other parts of the parameters, unless another thread has done so."""
-        if self._flats != CHANGES[0]:
-            self._flats, self.described = CHANGES[0], None
-            self._changed(self.copies)
+        if self._changes != CHANGES[0]:
+            self._changes, self.described = CHANGES[0], None
+            self._changed()
         if self.described is not None:
             return
-        check_own(self._members.places(), self._added)  # before names: a partition has none
+        check_own(self._members.places, self._added)  # before names: a partition has none
         members = self._members.all()
         found = cuts.cuts_of([p for p, _ in members], [name for _, name in members])
         self._known = {id(p): ref(p) for p, _ in members}
@@ -110,7 +110,7 @@ class Ranks:
         before = self.agreed.axes, self.agreed.replicas, self.agreed.model_group, self.copies
         self.copies = self._copies()
         axes, replicas = cuts.axes_of(found, self.copies)
-        self.wrapped = found.count(None) < len(found)
+        self.wrapped = found.count(WHOLE) < len(found)
         shared = bool(axes) or any(group is not None for group in self.groups.values())
         if shared and self._settings.differentiable:
             raise ContradictionError(
@@ -120,9 +120,9 @@ class Ranks:
         # Kept if possible: its list of sums then need not be exchanged again.
         if before != (axes, replicas, group, self.copies):
             self.agreed = Agreement(axes, replicas, group)
-            self._changed(self.copies)
+            self._changed()
         divided = bool(replicas) and self._multiplies() and not self._settings.differentiable
-        self.current, self.described = self.agreed if shared or divided else None, self._flats
+        self.current, self.described = self.agreed if shared or divided else None, self._changes
 
     def _multiplies(self) -> bool:
         """Return True if some groups multiply matrices, of which replicas share the work."""
@@ -139,7 +139,7 @@ class Ranks:
     def _check_left(self, found: Sequence[object]) -> None:
         """Raise if one of the parameters with these cuts has left its state behind."""
         kept = self._members.optimizer.state
-        left = {p.shape for p in kept if isinstance(p, Tensor) and id(p) not in self._known and not cuts.is_dtensor(p)}
+        left = {p.shape for p in kept if isinstance(p, Tensor) and id(p) not in self._known and not is_dtensor(p)}
         each = zip(self._members.all(), found, strict=True) if left else ()
         bare = (name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in kept)
         if name := next(bare, None):

@@ -20,8 +20,7 @@ from layerwise.core.plan import LocalPart, Places, Region
 from layerwise.drivers import GatherRequest
 from layerwise.options import checks
 from layerwise.rules.newton_schulz import PER_NUMBER
-from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._flat import cuttable_shape
+from layerwise.torch.sharding._cuts import Axis, cuttable_shape
 
 Shape = tuple[int, ...]
 # The number of elements of whole tensors on a rank that travel together, unless it is one tensor: large enough that a

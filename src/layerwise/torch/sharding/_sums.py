@@ -18,8 +18,7 @@ from layerwise.core.plan import LocalPart
 from layerwise.drivers import GatherRequest, SharedRequest
 from layerwise.rules.requests import Array, ModelSquares, Now
 from layerwise.torch.sharding._agreement import Agreement, Report, reduced
-from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._flat import cuttable_shape
+from layerwise.torch.sharding._cuts import Axis, cuttable_shape
 from layerwise.torch.sharding._routes import Owners, Wave, waves_of
 from layerwise.torch.sharding._whole_tensors import exchange_wholes
 

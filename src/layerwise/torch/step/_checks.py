@@ -16,8 +16,8 @@ from layerwise.engines import compiled
 from layerwise.engines.addresses import StridedMemory, overlapping_pair
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch.arrays._library import FLOATING
-from layerwise.torch.sharding._cuts import local
-from layerwise.torch.sharding._flat import check_described, is_marked
+from layerwise.torch.sharding._dtensors import check_alike, local
+from layerwise.torch.sharding._wrapped_modules import check_described, is_marked
 
 
 def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
@@ -98,6 +98,17 @@ def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
         raise GradientError(
             f"the gradient of {name} is on {g.device}, but its parameter is on {p.device}. Move one of them."
         )
+
+
+def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
+    """Raise unless the parameter can be stepped with this gradient."""
+    check_parameter(name, p)
+    check_gradient(name, p, g)
+    if differentiable and p.is_leaf and p.requires_grad:
+        raise ParameterError(
+            f"{name} is a leaf that requires grad, so a differentiable step cannot write to it. Step a clone of it."
+        )
+    check_alike(name, p, g)
 
 
 def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 from torch import Tensor
@@ -17,8 +17,7 @@ from layerwise.errors import HyperparameterError
 from layerwise.options.values import Scalar
 from layerwise.torch.groups._members import Group, Members
 from layerwise.torch.groups._options import GroupOptions
-from layerwise.torch.groups._rules import RULE
-from layerwise.torch.groups._settings import is_on_device
+from layerwise.torch.groups._rules import RULE, is_on_device
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._prepared import TensorStep, on_host
 from layerwise.torch.step._work import DueGroup
@@ -84,51 +83,31 @@ def firsts(step: TensorStep, dues: Sequence[DueGroup], which: Collection[int]) -
                     yield FirstStep(name, plan.h, found, lam, peak, dtype)
 
 
-def without_ratio(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
-    """Yield the first steps of parameters with these ids that will have no trust ratio, and so are not measured."""
-    each = iter(plans)
-    for due in dues:
-        names = [plan.name for p, plan in zip(due.params, islice(each, len(due.params)), strict=True) if id(p) in new]
-        if not names or any(is_on_device(due.group.get(key)) for key in (*PEAKS, "weight_decay")):
-            continue  # reading it would mean waiting for the device
-        lam, peak = _number(due.group["weight_decay"]), _peak(due.group)
-        if not has_trust_ratio(due.h, lam):
-            yield from (FirstStep(name, due.h, {}, lam, peak) for name in names)
+def without_ratio(due: DueGroup, plans: Sequence[Plan]) -> Iterator[FirstStep]:
+    """Yield first steps of parameters of a group that have no trust ratio, and so are not measured."""
+    read = [due.group.get(key) for key in (*PEAKS, "weight_decay")]
+    if True in map(is_on_device, read):  # reading it would mean waiting for the device
+        return
+    lam, peak = _number(due.group["weight_decay"]), _peak(due.group)
+    if not has_trust_ratio(due.h, lam):
+        yield from (FirstStep(plan.name, due.h, {}, lam, peak) for plan in plans)
 
 
-def not_hidden(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
-    """Yield the first steps of parameters with these ids that a rule for hidden matrices steps although they are not.
+def not_hidden(due: DueGroup, plans: Sequence[Plan]) -> Iterator[FirstStep]:
+    """Yield first steps of parameters of a group whose rule is for hidden matrices, although they are not.
 
     Names identify embeddings and the head, unless the group named its rule: then they were intended.
     """
-    each = iter(plans)
-    for due in dues:
-        of_matrices = due.h.of_matrices
-        for p, plan in zip(due.params, islice(each, len(due.params)), strict=True):
-            if of_matrices and id(p) in new:
-                for one in plan.stored_together:
-                    if is_misplaced_vector(one.h, one.shape) or (
-                        RULE not in due.group and is_embedding_or_head(one.name)
-                    ):
-                        yield FirstStep(one.name, due.h, {}, 0.0, misplaced=True)
+    for one in chain.from_iterable(plan.stored_together for plan in plans) if due.h.of_matrices else ():
+        if is_misplaced_vector(one.h, one.shape) or (RULE not in due.group and is_embedding_or_head(one.name)):
+            yield FirstStep(one.name, due.h, {}, 0.0, misplaced=True)
 
 
-def unblocked_matrices(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
-    """Yield the first steps of matrices with these ids that are one block each, although the rule is for smaller
-    blocks.
-    """
-    each = iter(plans)
-    for due in dues:
-        own = list(islice(each, len(due.params)))
-        if due.h.by_row:
-            found = (
-                one for p, plan in zip(due.params, own, strict=True) if id(p) in new for one in plan.stored_together
-            )
-            yield from (
-                FirstStep(one.name, due.h, {}, 0.0, is_whole=True)
-                for one in found
-                if is_unsplit_matrix(one.h, one.shape)
-            )
+def unblocked_matrices(due: DueGroup, plans: Sequence[Plan]) -> Iterator[FirstStep]:
+    """Yield first steps of matrices of a group that are one block each, although its rule is for smaller blocks."""
+    for one in chain.from_iterable(plan.stored_together for plan in plans) if due.h.by_row else ():
+        if is_unsplit_matrix(one.h, one.shape):
+            yield FirstStep(one.name, due.h, {}, 0.0, is_whole=True)
 
 
 def _peak(group: Group) -> float:
@@ -166,11 +145,17 @@ class FirstSteps:
 
     def look_at_new(self, dues: Sequence[DueGroup], plans: Sequence[Plan]) -> None:
         """Record, once, parameters that step too far without a trust ratio, or are not for their rule."""
-        states = self._members.optimizer.state
-        new = set() if self._warned else {id(p) for due in dues for p in due.params if p not in states}
-        fast = [one for one in without_ratio(dues, plans, new) if one.rate_is_too_high]
-        some = any(self._groups.blocks_of(group).is_given for group in self._members.groups)
-        self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else unblocked_matrices(dues, plans, new))]
+        states, each = self._members.optimizer.state, iter(plans)
+        fast, misplaced, whole = list[FirstStep](), list[FirstStep](), list[FirstStep]()
+        for due in dues if not self._warned else ():
+            both = zip(due.params, islice(each, len(due.params)), strict=True)
+            if new := [plan for p, plan in both if p not in states]:
+                fast += [one for one in without_ratio(due, new) if one.rate_is_too_high]
+                misplaced += not_hidden(due, new)
+                whole += unblocked_matrices(due, new)
+        if whole and any(self._groups.blocks_of(group).is_given for group in self._members.groups):
+            whole.clear()
+        self.odd = [*fast, *misplaced, *whole]
 
     def warn(self, step: TensorStep, dues: Sequence[DueGroup], skip: Tensor | None) -> None:
         """Warn about problems that the step shows, if it is the first of some parameters."""
@@ -181,4 +166,5 @@ class FirstSteps:
             found = list(firsts(step, dues, self.waiting))
             for p in step.params:
                 self.waiting.pop(id(p), None)
-            warn_of_first_steps(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))
+            if found:
+                warn_of_first_steps(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))

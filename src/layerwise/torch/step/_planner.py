@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -15,17 +14,23 @@ from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import ByName
 from layerwise.torch.groups._members import Members, State
-from layerwise.torch.groups._options import GroupOptions
-from layerwise.torch.groups._settings import CheckedGroup
+from layerwise.torch.groups._options import CheckedGroup, GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.step import _state
-from layerwise.torch.step._checks import check_apart, kinds_of, readable
+from layerwise.torch.sharding._ranks import Ranks
+from layerwise.torch.step._checks import check_apart, check_step, kinds_of, readable
 from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first_steps import FirstSteps
-from layerwise.torch.step._plan import Plan, check_step, plan_of
+from layerwise.torch.step._plan import (
+    Plan,
+    check_kept,
+    copy_storage,
+    counted_elsewhere,
+    make_missing,
+    plan_of,
+)
 from layerwise.torch.step._prepared import TensorStep
-from layerwise.torch.step._work import Work
+from layerwise.torch.step._work import DueGroup, Work
 
 
 class Setup(NamedTuple):
@@ -37,13 +42,19 @@ class Setup(NamedTuple):
     offload: bool = False
 
 
+class PlannedWork(NamedTuple):
+    """The work of a step with gradients that can be read, its groups, and the plan of each parameter."""
+
+    work: Work
+    dues: Sequence[DueGroup]
+    plans: Sequence[Any]
+
+
 class Planner:
     """Plans and prepares the steps of an optimizer's parameters, and checks the first step of each."""
 
-    def __init__(self, setup: Setup, members: Members) -> None:
-        self._setup, self._members, self.firsts = setup, members, FirstSteps(setup.groups, members)
-        self.copies: tuple[cuts.Axis, ...] = ()
-        """The processes that have copies of tensors."""
+    def __init__(self, setup: Setup, members: Members, ranks: Ranks) -> None:
+        self._setup, self._members, self._ranks, self.firsts = setup, members, ranks, FirstSteps(setup.groups, members)
         self.resolves = False
         """Whether a gradient of the last step did not have its values in memory."""
         self.forget()
@@ -59,17 +70,18 @@ class Planner:
 
         This is done when gradients first have to be checked or read, and from then on as long as some need it.
         """
-        found = readable(work.grads_here, partial(self._members.names_of, work.dues))
+        found = readable(work.grads_here, lambda: self._members.names_of(work.dues))
         replaced = found is not work.grads_here
         self.resolves = replaced or (always and self.resolves)
         return work.with_grads(found) if replaced else work
 
-    def plan_for(self, p: Tensor, checked: CheckedGroup, name: str) -> Plan:
-        """Return the plan of a parameter's step in a group with these settings."""
-        return plan_of(checked.rule, p, checked.h, name, checked.blocks, cuts.cut_of(name, p), copies=self.copies)
+    def plan_for(self, p: Tensor, checked: CheckedGroup, name: str, division: cuts.Division | None = None) -> Plan:
+        """Return the plan of a parameter's step in a group with these settings; its division may be known."""
+        division = division or cuts.cut_of(name, p)
+        return plan_of(checked.rule, p, checked.h, name, checked.blocks, division, copies=self._ranks.copies)
 
-    def planned(self, work: Work) -> tuple[Work, list[Plan]]:
-        """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
+    def planned(self, work: Work) -> PlannedWork:
+        """Return the plan of each parameter, if all of them can be stepped.
 
         Equal parameters are checked and planned once, for the first of them.
         """
@@ -82,8 +94,8 @@ class Planner:
         for due in dues:
             differentiable, blocks = due.group["differentiable"], due.blocks
             by_name = blocks.given is not None
-            for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
-                shared = lies is None and kind is not None and not differentiable
+            for p, stepped, g, name, division, kind in islice(each, len(due.params)):
+                shared = division is cuts.WHOLE and kind is not None and not differentiable
                 own_blocks = blocks(name) if by_name else blocks.default
                 key = (id(due.h), own_blocks, kind) if shared else id(p)  # names may repeat
                 made_for, before = self._plans.get(p, (blocks, None))
@@ -96,41 +108,43 @@ class Planner:
                         "optimizer."
                     )
                 if found is None:
-                    replicas = cuts.replicas_of(lies, self.copies)
-                    settings, found = (name, due.h, p.dtype, lies, replicas, blocks), before
-                    own = () if found is None else (found.name, found.h, found.dtype, found.lies, found.replicas)
-                    if found is None or (*own, made_for) != settings:
-                        found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device, self.copies)
+                    found = before if made_for == blocks else None
+                    made_of = name, due.h, p.dtype, division
+                    if found is None or found.settings != (*made_of, cuts.replicas_of(division, self._ranks.copies)):
+                        found = plan_of(due.rule, p, due.h, name, blocks, division, stepped.device, self._ranks.copies)
                     known[key] = found
                 alike.append(found)
         plans = with_names(alike, names)
         for p, stepped, plan in zip(params, work.stepped, plans, strict=True) if kept else ():
             if p in kept:
-                _state.check_kept(plan, stepped, kept[p])
+                check_kept(plan, stepped, kept[p])
         check_apart(names, params, kept)
-        return work, plans
+        return PlannedWork(work, dues, plans)
 
-    def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> TensorStep:
+    def prepare(self, planned: PlannedWork, on_device: bool, agreement: Agreement | None) -> TensorStep:
         """Return the step of planned parameters, after their state was created and converted to the wanted format."""
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
-        dues, storage_plans = work.dues, _storings(work, plans)
+        work, dues, plans = planned
+        storage_plans = _storage_plans(work.stepped, dues, plans)
         self._warn_of_layouts(plans, storage_plans)
         self.firsts.look_at_new(dues, plans)
         owns, end = list[State](), 0
         for due in dues:
             own, some = [states[p] for p in due.params], slice(end, end := end + len(due.params))
             # Counts that once had to be on the device stay there, and others that step with them move there as well.
-            where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
+            where = on_device or due.group["capturable"] or counted_elsewhere(own)
+            begun = [bool(state) for state in own]
             for state, p, stepped, plan in zip(own, due.params, work.stepped[some], plans[some], strict=True):
                 self._plans[p] = due.blocks, plan
                 # On another device the step would wait for these measurements.
                 if stepped.device.type == "cpu" and not (state and own_entries(state)):
                     self.firsts.waiting[id(p)] = p
-            _state.make_missing(own, work.stepped[some], plans[some], storage_plans[some], where)
+            make_missing(own, work.stepped[some], plans[some], storage_plans[some], where)
             if differentiable:
                 for state in own:
-                    _state.copy_storage(state)
-            owns += map(own_entries, own)
+                    copy_storage(state)
+            # What was empty has nothing of other programs.
+            owns += [own_entries(state) if old else dict(state) for state, old in zip(own, begun, strict=True)]
         engines = engines_of(self._setup.engine, differentiable)
         return TensorStep(work, plans, storage_plans, states, owns, on_device, engines, agreement)
 
@@ -143,11 +157,11 @@ class Planner:
                     self._warned.add((plan.name, key))
 
 
-def _storings(work: Work, plans: Sequence[Plan]) -> list[StoragePlan]:
+def _storage_plans(stepped: Sequence[Tensor], dues: Sequence[DueGroup], plans: Sequence[Plan]) -> list[StoragePlan]:
     """Return everything that determines the storage of each parameter: the same object for equal plans."""
     known, found = dict[object, StoragePlan](), list[StoragePlan]()
-    wants = [due.want for due in work.dues for _ in due.params]
-    for p, plan, want in zip(work.stepped, plans, wants, strict=True):
+    wants = [due.want for due in dues for _ in due.params]
+    for p, plan, want in zip(stepped, plans, wants, strict=True):
         key = id(plan.held), id(want)
         if key not in known:
             known[key] = plan.storage_plan(p, want)

@@ -25,7 +25,7 @@ from layerwise.storage.options import RequestedStorage
 from layerwise.storage.sixteen_bits import MASTER, REMAINDER
 from layerwise.torch.arrays._library import LIBRARY, fast_product_dtype, named
 from layerwise.torch.sharding._agreement import Agreement, gradient_key
-from layerwise.torch.sharding._cuts import local
+from layerwise.torch.sharding._dtensors import local
 from layerwise.torch.sharding._sums import RankSums, SkipDecision
 from layerwise.torch.step._checks import by_device_and_dtype, why_unreadable
 from layerwise.torch.step._measured_step import MeasuredStep
@@ -77,7 +77,7 @@ class TensorStep(Step):
         self.states = own
         """The state of each parameter."""
         masters = [(x, local(state[MASTER])) for x, state in zip(here, own, strict=True) if MASTER in state]
-        self._masters = list(by_device_and_dtype(*zip(*masters, strict=True)))
+        self._masters = list(by_device_and_dtype(*zip(*masters, strict=True))) if masters else []
         remainders = Remainders(here, own)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
@@ -152,15 +152,15 @@ class StepCounts:
 
     def __init__(self, work: Work, states: Sequence[Mapping[str, Tensor]], on_device: bool, by_engine: bool) -> None:
         self._steps = [state["step"] for state in states]
-        each = iter(self._steps)
+        each, hs = iter(self._steps), work.hs
         groups = [
             GroupCounts(list(islice(each, n)), on_device or group["capturable"], by_engine)
             for group, n in zip(work.groups, work.sizes, strict=True)
         ]
         self._elsewhere = groups if any(group.on_device for group in groups) else []
         self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
-        self._sizes, self._made = work.sizes, StepNumbers(work.hs, work.sizes)
-        self._hs: Sequence[Hyper] = work.hs
+        self._sizes, self._made = work.sizes, StepNumbers(hs, work.sizes)
+        self._hs: Sequence[Hyper] = hs
 
     def with_settings(self, hs: Sequence[Hyper]) -> StepCounts:
         """Return the same counts of groups with these settings."""

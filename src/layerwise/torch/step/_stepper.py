@@ -22,17 +22,18 @@ from layerwise.options.settings import Hyper
 from layerwise.rules.requests import Array, Scalar
 from layerwise.torch.arrays._library import named
 from layerwise.torch.groups._members import Group, Members, distinct_name
-from layerwise.torch.groups._settings import CheckedGroup, GroupRates, capturing, check_capture, on_gpu, scalar
+from layerwise.torch.groups._options import CheckedGroup
+from layerwise.torch.groups._rules import capturing, check_capture, on_gpu, scalar
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, StepSkipped, gradient_key
-from layerwise.torch.sharding._flat import CHANGES, without_gaps
+from layerwise.torch.sharding._dtensors import local_parts
 from layerwise.torch.sharding._ranks import ProcessGroupRef, Ranks
 from layerwise.torch.sharding._sums import SkipDecision
-from layerwise.torch.step import _checks, _state
-from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._planner import Planner, Setup
+from layerwise.torch.step import _checks
+from layerwise.torch.step._plan import forget_state, has_state
+from layerwise.torch.step._planner import PlannedWork, Planner, Setup
 from layerwise.torch.step._prepared import TensorStep, on_host, with_numbers
-from layerwise.torch.step._work import Elsewhere, Work
+from layerwise.torch.step._work import Elsewhere, GroupRates, Work
 
 PARAMS, NAMES = itemgetter("params"), methodcaller("get", "param_names")  # of a group
 
@@ -53,9 +54,8 @@ class Stepper:
         self.one_at_a_time = StepLock()
         self.steps: dict[bytes, TensorStep] = {}
         """The prepared steps by their parameters, the most recently taken at the end."""
-        self.planner = Planner(setup, self.members)
-        follow = partial(_follow_ranks, self.steps, self.planner)
-        self.ranks = Ranks(self.members, groups, setup.groups, self.one_at_a_time, follow)
+        self.ranks = Ranks(self.members, groups, setup.groups, self.one_at_a_time, self.steps.clear)
+        self.planner = Planner(setup, self.members, self.ranks)
         self.skipped = skipped
         """The number of skipped steps."""
         self.when_zeroed: list[Callable[[], None]] = []
@@ -111,7 +111,7 @@ class Stepper:
         if numbers is not None:
             groups = [groups[i] for i in numbers]
         if found is None or not found.unchanged(groups):
-            found = self.groups.rates(groups, found, numbers)
+            found = GroupRates(groups, self.groups, numbers, found)
             keep_latest(self._rates, numbers, found, (self.members.groups,))
         if self.ranks.groups["model_group"] is not None or (on_gpu() and capturing()):
             for group, checked in zip(groups, found.settings.each, strict=True):
@@ -141,7 +141,7 @@ class Stepper:
     def agreement(self) -> Agreement | None:
         """The agreement with the processes that hold other parts of the parameters, or None."""
         ranks = self.ranks
-        return ranks.current if ranks.described == CHANGES[0] else ranks.agreement()
+        return ranks.current if ranks.described == cuts.CHANGES[0] else ranks.agreement()
 
     @torch._disable_dynamo  # type: ignore[attr-defined]  # loses count of rules that wait; imports itself when called
     def step(self) -> None:
@@ -183,13 +183,14 @@ class Stepper:
     def step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
         """Step parameters in place, by what was prepared before, or by a new preparation."""
         key = self.key_of(work, agreement)
-        step, plans = self.unchanged(key, work, not might_skip), list[Plan]()
+        step, planned = self.unchanged(key, work, not might_skip), None
         if step is None:
-            work, plans = self.planner.planned(work)
+            planned = self.planner.planned(work)
+            work = planned.work
             if not self.ranks.are_known(work.params):  # the caller has changed a group's list
                 self.step_due(work.as_asked(), self.ranks.renewed(agreement))
                 return
-        self._agreed_step(key, work, step, plans, might_skip, agreement)
+        self._agreed_step(key, work, step, planned, might_skip, agreement)
 
     take_step = step_work
 
@@ -198,7 +199,7 @@ class Stepper:
         key: bytes,
         work: Work,
         step: TensorStep | None,
-        plans: Sequence[Plan],
+        planned: PlannedWork | None,
         might_skip: bool,
         agreement: Agreement | None,
     ) -> None:
@@ -211,14 +212,15 @@ class Stepper:
             self.skipped += 1
             return
         states, on_device = self.optimizer.state, skip is not None
-        new = () if step is not None else [p for p in work.params if p not in states or not _state.has_state(states[p])]
+        new = () if step is not None else [p for p in work.params if p not in states or not has_state(states[p])]
         try:
             if step is None or step.on_device != on_device:
-                step = self.planner.prepare(work, plans if step is None else step.plans, on_device, agreement)
+                planned = planned or PlannedWork(work, work.dues, [] if step is None else step.plans)
+                step = self.planner.prepare(planned, on_device, agreement)
             step = self._taken(work, step, skip, skips, agreement)
         except Exception as answer:
             for p in new:  # a step that is not taken leaves no trace
-                _state.forget_state(states, p)
+                forget_state(states, p)
             if not isinstance(answer, StepSkipped):
                 raise
             self.skipped += 1
@@ -226,12 +228,12 @@ class Stepper:
         self.remember(key, step, skip)
         firsts = self.planner.firsts
         if firsts.odd or firsts.waiting:
-            firsts.warn(step, work.dues, skip)
+            firsts.warn(step, work.dues if planned is None else planned.dues, skip)
 
     def _local(self, work: Work, agreement: Agreement | None) -> Work:
         """Return the work with the local parts of parameters and gradients."""
         agreed = partial(self._agree_to_redistribute, agreement, work)
-        params_here, grads_here = cuts.local_parts(work.params, work.grads, agreed)
+        params_here, grads_here = local_parts(work.params, work.grads, agreed)
         return work._replace(params_here=params_here, grads_here=grads_here)
 
     def _agree_to_redistribute(self, agreement: Agreement | None, work: Work, elsewhere: Sequence[int]) -> None:
@@ -271,8 +273,9 @@ class Stepper:
 
         def remade() -> TensorStep:
             nonlocal work
-            work, plans = self.planner.planned(work)  # raises errors for whatever is wrong
-            return self.planner.prepare(work, plans, skip is not None, agreement)
+            planned = self.planner.planned(work)  # raises errors for whatever is wrong
+            work = planned.work
+            return self.planner.prepare(planned, skip is not None, agreement)
 
         return run_or_remake(step, remade, lambda one: one.take(work, *given))[0]
 
@@ -289,9 +292,12 @@ class Stepper:
         return self.setup.skip_nonfinite or getattr(self.optimizer, "found_inf", None) is not None
 
     def to_skip(self, work: Work) -> Tensor | bool | None:
-        """Return True if this process skips the step; the gaps of a flat buffer do not count."""
-        looked_at = list(without_gaps(work.params, work.grads_here))
-        return _checks.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
+        """Return True if this process skips the step."""
+        return _checks.to_skip(
+            cuts.numbers_of(work.params, work.grads_here),
+            getattr(self.optimizer, "found_inf", None),
+            self.setup.skip_nonfinite,
+        )
 
     # ---- afterwards
 
@@ -329,12 +335,6 @@ class Stepper:
             for name, one in measured:
                 found.append(distinct_name(str(name), found))
                 yield p, found[-1], one
-
-
-def _follow_ranks(steps: dict[bytes, TensorStep], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
-    """Prepare steps again, because these processes now have copies."""
-    steps.clear()
-    planner.copies = copies
 
 
 def stepper_of(optimizer: Any) -> Stepper:

@@ -1,6 +1,5 @@
 """Functions that users call beside an optimizer.
 
-Before training: `_param_groups.py`, with `_left_to_adamw.py` for rules that leave parameters to AdamW, and
-`_schedulers.py`. While training: `_in_backward.py` and `_overlap.py`, steps and copies during the backward pass. For
-checkpoints: `_weights.py`, weights in full precision, and `_flat_states.py`, whole states of flat shards.
+Before training: `_param_groups.py` and `_schedulers.py`. While training: `_in_backward.py` and `_overlap.py`, steps and
+copies during the backward pass. For checkpoints: `_weights.py`, weights in full precision.
 """

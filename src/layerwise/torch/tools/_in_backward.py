@@ -44,7 +44,7 @@ class InBackward:
         self._begin(NO_PASS)
         # Whether gradients are reduced over processes; fully_shard on one of several processes leaves that to others.
         # Gradients of parameters outside its modules may then still have to be reduced.
-        reduces = any(cut is not None and bool(cut.axes or cut.replicas) for cut in self._cuts.values())
+        reduces = any(cut.axes or cut.replicas for cut in self._cuts.values())
         one_by_one = alone or not reduces or not cuts.several_processes()
         if one_by_one:
             self._check_alone(optimizer, steps=False)

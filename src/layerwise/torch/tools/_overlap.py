@@ -15,7 +15,8 @@ from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.offload._host import RETURNING, RING, GradientSums, make_devices_wait
 from layerwise.torch.offload._stepper import OffloadedStepper
-from layerwise.torch.sharding._cuts import is_dtensor, several_processes
+from layerwise.torch.sharding._cuts import several_processes
+from layerwise.torch.sharding._dtensors import is_dtensor
 from layerwise.torch.sharding._wrapped_modules import units_of
 from layerwise.torch.step._stepper import stepper_of
 from layerwise.torch.tools._weights import checked_optimizer

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
+from layerwise.errors import HyperparameterError, StateError, sentence
 from layerwise.options.by_name import lacks_and_has
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.groups._members import Group, GroupDict, State
-from layerwise.torch.sharding._cuts import is_dtensor, local, placed
-from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.step import _state
-from layerwise.torch.step._plan import Plan
+from layerwise.torch.sharding._cuts import cut_of
+from layerwise.torch.sharding._dtensors import is_dtensor, local, placed
+from layerwise.torch.step._plan import Plan, make_missing
 from layerwise.torch.step._stepper import Stepper, stepper_of
 
 if TYPE_CHECKING:
@@ -39,11 +38,8 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> StateD
         optimizer: Its optimizer, or several that hold parts of the model.
     """
     held = {one.p: one for one in _members(optimizer) if _is_held(one.state)}
-    if any(flat_of(p) is not None for p in held):
-        raise ContradictionError(
-            "the model's state_dict() does not show the weights in flat buffers. Use "
-            "layerwise.torch.flat.full_state_dict to read what the optimizer keeps of them."
-        )
+    for one in held.values():
+        cut_of(one.name, one.p).check_shown()
     full: dict[Tensor, Tensor] = {}
     found = dict(model.state_dict(keep_vars=True))
     for key, value in found.items():
@@ -104,7 +100,7 @@ def _set(own: SteppedParameter, value: Tensor) -> None:
     with torch.no_grad():
         # Needed to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
-        _state.make_missing([state], [stepped], [plan], [plan.storage_plan(stepped, want)], own.group["capturable"])
+        make_missing([state], [stepped], [plan], [plan.storage_plan(stepped, want)], own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 

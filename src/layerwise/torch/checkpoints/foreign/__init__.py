@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from layerwise.torch.checkpoints import _origin
+from layerwise.torch.checkpoints import _groups
 from layerwise.torch.checkpoints.foreign import _adafactor, _eight_bits, _moments, _pytorch_optimizer
 from layerwise.torch.checkpoints.foreign._codec import Codec
 
@@ -18,4 +18,4 @@ CODECS: Mapping[str, Codec] = {
     **_pytorch_optimizer.CODECS,
 }
 """All codecs, by the names of their optimizers."""
-_origin.CODECS.update(CODECS)
+_groups.CODECS.update(CODECS)

@@ -13,7 +13,7 @@ from layerwise.core.slot import own_entries
 from layerwise.errors import StateError, class_in_words, sentence, shown, warn
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.arrays._library import named_state
-from layerwise.torch.checkpoints import _matching, _origin
+from layerwise.torch.checkpoints import _groups, _matching
 from layerwise.torch.checkpoints._loading import momentum_lr
 from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.checkpoints.foreign import CODECS
@@ -128,7 +128,7 @@ def _refused(message: str) -> Iterator[None]:
 
 def _check_groups(source: str, saved: Group) -> None:
     for number, group in enumerate(saved["param_groups"]):
-        if _origin.OURS & group.keys():
+        if _groups.OURS & group.keys():
             raise StateError(
                 f"group {number} of the checkpoint was saved by layerwise and needs no conversion. Load it with "
                 "load_state_dict()."
@@ -181,7 +181,7 @@ def _written(state_dict: StateDict, optimizer: Any, codec: Codec, target: str) -
     template = optimizer.state_dict()["param_groups"]
     found = _matching.matched_params(template, state_dict)
     firsts: list[Group] = [members[0][0] if members else {} for members in found]
-    same = all(_origin.same_rule(codec.rule, _origin.written_by(ours), ours) for ours in firsts if ours)
+    same = all(_groups.same_rule(codec.rule, _groups.written_by(ours), ours) for ours in firsts if ours)
     states: dict[object, State] = {}
     groups = []
     for number, (group, members, first) in enumerate(zip(template, found, firsts, strict=True)):

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.torch.flat._boxes import Stretch
+from layerwise.torch.flat._segments import MappedParameter, Segments, segments_of
 from layerwise.torch.groups._members import without_wrappers
-from layerwise.torch.sharding._flat._buffers import Stretch
-from layerwise.torch.sharding._flat._segments import MappedParameter, Segments, segments_of
 
 # Parameters of the model, and the shards that are stepped for them, group by group.
 LISTS = (("model_fp32_groups", "shard_fp32_groups"), ("model_float16_groups", "shard_fp32_from_float16_groups"))

@@ -1,18 +1,44 @@
-"""The boxes that make up stretches of a tensor, in row-major order."""
+"""Stretches of tensors, and the boxes that make them up, in row-major order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 from math import prod
-from types import ModuleType
+from typing import NamedTuple
 
-from layerwise.core.plan import Box, LocalPart, PartSlices, Places, Plan, Region
-from layerwise.layout.pieces import Piece, piece_dims
-from layerwise.rules.states import is_of_layer
-from layerwise.torch.sharding._flat._buffers import FlatBuffer, SpreadTensor, Stretch
+from layerwise.core.plan import Box, PartSlices
+from layerwise.layout.pieces import Piece
+from layerwise.torch.sharding._cuts import cuttable_shape
 
 Shape = tuple[int, ...]
+
+
+class Stretch(NamedTuple):
+    """A stretch of a flat buffer, which holds a part of a tensor.
+
+    Attributes:
+        name: The name of the tensor.
+        shape: The shape of the whole tensor.
+        start: The first element of the tensor in the stretch, counted in row-major order.
+        end: The element after the last one.
+        offset: The place in the buffer where they begin; None is right after the stretch before.
+    """
+
+    name: str
+    shape: Shape
+    start: int
+    end: int
+    offset: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SpreadTensor:
+    """A tensor whose stretches lie on several ranks."""
+
+    name: str
+    shape: Shape
+    ranks: tuple[tuple[Stretch, ...], ...]  # the stretches on each rank of the group, if any
 
 
 def boxes(shape: Shape, start: int, end: int, at: int = 0) -> Iterator[tuple[Box, PartSlices]]:
@@ -56,11 +82,6 @@ def boxes_of(piece: Piece, stretch: Stretch) -> list[tuple[Box, PartSlices]]:
     return [box for box in each if box is not None]
 
 
-def cuttable_shape(piece: Piece) -> Shape:
-    """Return the shape of a piece; without dimensions, it gets one that can be cut."""
-    return piece.shape or (1,)
-
-
 def _within(box: Box, place: PartSlices, axis: int, low: int, high: int) -> tuple[Box, PartSlices] | None:
     """Return the part of a box that lies in a block, with indices of the block."""
     first = box.origin[axis]
@@ -90,51 +111,3 @@ def gaps(numel: int, runs: Sequence[tuple[int, int, int]]) -> str:
             return f"{both} its elements {start} to {min(at, end)}"
         at, before = end, rank
     return f"no rank holds its elements {at} to {numel}" if at < numel else ""
-
-
-def parts_in_buffer(
-    rule: ModuleType, members: Sequence[Plan], flat: FlatBuffer
-) -> tuple[tuple[LocalPart, ...], dict[str, int]]:
-    """Return the boxes in this rank's buffer, each of which is a job, and the lengths of state that lies box by box.
-
-    A state that has a number for each element of all tensors of a buffer lies as the buffer does. Any other is the
-    boxes' parts of it, one after the other: of row statistics those of the box's rows, of column statistics those of
-    its columns. So every rank that holds a part of a row has that row's number.
-    """
-    lengths = {key: 0 for key in rule.State._fields if not all(one.elementwise[key] for one in members)}
-    found: list[LocalPart] = []
-    for i, (plan, spread) in enumerate(zip(members, flat.spreads, strict=True)):
-        for number, piece in enumerate(plan.layout.pieces):
-            each = [one for stretch in spread.ranks[flat.rank] for one in boxes_of(piece, stretch)]
-            for box, place in each or [empty_box(piece)]:
-                starts = ((box.origin[d], box.size[d]) for d in sorted(piece.block_dims))
-                blocks = tuple(list(range(at, at + n)) for at, n in starts)
-                where = (
-                    flat.axes,
-                    cuttable_shape(piece),
-                    flat.parts,
-                    blocks,
-                    place,
-                    _places(rule, piece, box.size, lengths),
-                )
-                regions = partial(_regions_of_boxes, piece, spread)
-                found.append(LocalPart(piece, number, i, *where, box, spread, regions, flat.replicas))
-    return tuple(found), lengths
-
-
-def _regions_of_boxes(piece: Piece, spread: SpreadTensor, places: Places, dims: Shape) -> list[Region]:
-    """Return the part of a piece on the rank at this place of the group."""
-    boxes = [box for stretch in spread.ranks[places[0]] for box, _ in boxes_of(piece, stretch)]
-    return [box.region for box in boxes]
-
-
-def _places(rule: ModuleType, piece: Piece, size: Shape, lengths: dict[str, int]) -> dict[str, PartSlices]:
-    """Return the places of a box's parts of the state, and count them."""
-    places = {}
-    for key, extends in zip(rule.State._fields, piece_dims(rule, piece), strict=True):
-        if key in lengths and extends is not None:
-            each = zip(size, extends or (not is_of_layer(rule, key),), strict=True)
-            shape = tuple(n if along else 1 for n, along in each)
-            places[key] = PartSlices((), slice(lengths[key], lengths[key] + prod(shape)), shape)
-            lengths[key] += prod(shape)
-    return places

@@ -12,10 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
+from layerwise.torch.flat._boxes import SpreadTensor, Stretch, gaps
+from layerwise.torch.flat._buffers import FlatBuffer
 from layerwise.torch.groups._members import GroupDict
-from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor, ranks_named
-from layerwise.torch.sharding._flat._boxes import gaps
-from layerwise.torch.sharding._flat._buffers import FlatBuffer, SpreadTensor, Stretch, remember_buffer
+from layerwise.torch.sharding._cuts import WHOLE, axis_of, describe, in_group, ranks_named
+from layerwise.torch.sharding._dtensors import is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -84,7 +85,7 @@ class Segments:
 def segments_of(shards: Sequence[MappedParameter], saved_whole: bool, groups: Sequence[GroupDict] = ({},)) -> Segments:
     """Describe another package's shards, in its groups. All ranks with parts of their tensors call this together."""
     for p in (one.p for one in shards if one.stretches is None):
-        remember_buffer(p, None)
+        describe(p, WHOLE)
     cut = [one for one in shards if one.stretches is not None]
     for group in dict.fromkeys(one.group for one in cut):
         ours = [one for one in cut if one.group is group]
@@ -136,7 +137,7 @@ def describe_together(
         where = p.numel(), spreads, rank, len(ranks), axes, others
         flats[p] = FlatBuffer(*where, tuple(map(ref, own or buffers)), saved_whole)
     for p, flat in flats.items():
-        remember_buffer(p, flat)
+        describe(p, flat)
     return flats
 
 

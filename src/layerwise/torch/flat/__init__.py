@@ -13,12 +13,12 @@
 
 from __future__ import annotations
 
-from layerwise.torch.sharding._flat import Stretch
-from layerwise.torch.sharding._flat._segments import Segments
-from layerwise.torch.sharding._flat.deepspeed import from_deepspeed
-from layerwise.torch.sharding._flat.fsdp1 import from_fsdp1
-from layerwise.torch.sharding._flat.megatron import from_megatron
-from layerwise.torch.tools._flat_states import full_state_dict, load_full_state_dict
+from layerwise.torch.flat._boxes import Stretch
+from layerwise.torch.flat._deepspeed import from_deepspeed
+from layerwise.torch.flat._fsdp1 import from_fsdp1
+from layerwise.torch.flat._megatron import from_megatron
+from layerwise.torch.flat._segments import Segments
+from layerwise.torch.flat._states import full_state_dict, load_full_state_dict
 
 __all__ = [
     "Segments",

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.torch.flat._boxes import Stretch
+from layerwise.torch.flat._segments import ALONE, MappedParameter, Segments, segments_of
 from layerwise.torch.groups._members import without_wrappers
-from layerwise.torch.sharding._flat._buffers import Stretch
-from layerwise.torch.sharding._flat._segments import ALONE, MappedParameter, Segments, segments_of
 
 FLAT = "_flat_param"
 LEAF = "leaf"

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.torch.sharding._flat._buffers import Stretch
-from layerwise.torch.sharding._flat._segments import MappedParameter, Segments, segments_of
+from layerwise.torch.flat._boxes import Stretch
+from layerwise.torch.flat._segments import MappedParameter, Segments, segments_of
 
 # The flat partitions of a group's weights in full precision, and the parameters in them.
 STAGES_1_AND_2 = ("single_partition_of_fp32_groups", "bit16_groups")

@@ -17,11 +17,10 @@ from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching
 from layerwise.torch.checkpoints._loading import checked_state
 from layerwise.torch.checkpoints._saving import saved_form, saved_state
+from layerwise.torch.flat._buffers import FlatBuffer, local_entry, local_state
 from layerwise.torch.groups._members import State
-from layerwise.torch.sharding._cuts import is_dtensor
-from layerwise.torch.sharding._flat import tensor_names
-from layerwise.torch.sharding._flat._states import local_entry, local_state
-from layerwise.torch.sharding._local_parts import on_host
+from layerwise.torch.sharding._cuts import division_of
+from layerwise.torch.sharding._dtensors import is_dtensor, on_host
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._stepper import stepper_of
 from layerwise.torch.tools._weights import SteppedParameter, checked_optimizer, members
@@ -79,7 +78,7 @@ def _buffers(optimizer: Optimizer) -> Iterator[list[list[SteppedParameter]]]:
 
 
 def _cut(ours: list[list[SteppedParameter]], state_dict: StateDict) -> State:
-    names = [[tensor for one in group for tensor in tensor_names(one.p, one.name)] for group in ours]
+    names = [[tensor for one in group for tensor in division_of(one.p).names(one.name)] for group in ours]
     found = _matching.matched_params([{"params": each, "param_names": each} for each in names], state_dict)
     states: dict[object, State] = {}
     groups, numbers = [], count()
@@ -90,7 +89,7 @@ def _cut(ours: list[list[SteppedParameter]], state_dict: StateDict) -> State:
         called = {"params": own, "param_names": [one.name for one in each]}
         groups.append({**_matching.source_of(number, matched, state_dict["param_groups"]), **called})
         for i, one in zip(own, each, strict=True):
-            tensors = tensor_names(one.p, one.name)
+            tensors = division_of(one.p).names(one.name)
             if wholes := {name: by_name[name] for name in tensors if name in by_name}:
                 states[i] = _local(one, wholes)
     return {"state": {**states, **_matching.entries_beside_params(state_dict)}, "param_groups": groups}
@@ -98,7 +97,7 @@ def _cut(ours: list[list[SteppedParameter]], state_dict: StateDict) -> State:
 
 def _local(own: SteppedParameter, wholes: Mapping[str, State]) -> State:
     plan = own.plan()
-    if plan.flat is None:
+    if not isinstance(plan.division, FlatBuffer):
         [found] = wholes.values()
         return dict(found)
     each = {one.name: _numbers(plan, one, wholes.get(one.name)) for one in plan.stored_together}
