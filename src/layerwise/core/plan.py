@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
-from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -170,11 +169,6 @@ class Plan:
     def stored_together(self) -> tuple[Plan, ...]:
         """The plans of the tensors that are stored together."""
         return (self,)
-
-    @property
-    def smallest_shape(self) -> Shape:
-        """The shape of the smallest tensor that is stored together."""
-        return min((one.shape for one in self.stored_together), key=prod)
 
     def multiplied_in(self, own: str) -> str | None:
         """Return the dtype in which a step multiplies matrices, if it does, of weights of this dtype."""

@@ -29,7 +29,10 @@ def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: object = No
     Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
     all of them or because other ranks hold parts of them, the first engine that takes all of them steps all.
     """
-    return AssignedJobs(engines, jobs, layouts if isinstance(layouts, EngineLayouts) else EngineLayouts())
+    return AssignedJobs(engines, jobs, layouts if isinstance(layouts, dict) else {})
+
+
+Layouts = dict[tuple[int, tuple[int, ...]], object]  # of engines, by the engine and the indices of the jobs
 
 
 class EngineShare(NamedTuple):
@@ -40,21 +43,10 @@ class EngineShare(NamedTuple):
     prepared: PreparedJobs
 
 
-class EngineLayouts:
-    """The engines' layouts, by the engine and the indices of the jobs."""
-
-    def __init__(self, by_share: dict[tuple[int, tuple[int, ...]], object] | None = None) -> None:
-        self.by_share = by_share or {}
-
-    def first_engine_had_all(self, jobs: int) -> bool:
-        """Return True if the first engine of the table had all of these jobs."""
-        return [*self.by_share] == [(0, tuple(range(jobs)))]
-
-
 class AssignedJobs:
     """Jobs, and the engines' shares of them."""
 
-    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: EngineLayouts) -> None:
+    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
         self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
         self._coupled = any(h.needs_model_sum for h in {id(job.h): job.h for job in self._jobs}.values())
         self._known: dict[bool, list[EngineShare]] = {}  # whether tensors wait for one another
@@ -62,8 +54,8 @@ class AssignedJobs:
         self._new = True  # until a step was taken, an error is not a change
         self._arrays = arrays_of(self._jobs)
         self._places = addresses_of(self._arrays)
-        if layouts.first_engine_had_all(len(self._jobs)):
-            [(share, own)] = layouts.by_share.items()
+        if [*layouts] == [(0, tuple(range(len(self._jobs))))]:  # the first engine had all
+            [(share, own)] = layouts.items()
             self._known[self._coupled] = [EngineShare(*share, self._engines[0].prepare(self._jobs, own))]
         self._last = self._shares(self._coupled)
         self.counts = len(self._last) == 1 and self._last[0].prepared.counts
@@ -71,10 +63,10 @@ class AssignedJobs:
         """The single engine's own step of all jobs, once it has taken one."""
 
     @property
-    def layouts(self) -> EngineLayouts | None:
+    def layouts(self) -> Layouts | None:
         """The shares' layouts, or None if one must not be replaced."""
         found = {(share.engine, share.places): share.prepared.layouts for share in self._last}
-        return None if any(layouts is None for layouts in found.values()) else EngineLayouts(found)
+        return None if None in found.values() else found
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: OtherRanks | None = None
@@ -222,7 +214,7 @@ class AssignedJobs:
             groups.setdefault((taker, keys[taker][i]), []).append(i)
         shares = []
         for (taker, _), places in groups.items() or {(0, None): []}.items():
-            layouts = self._layouts.by_share.get((taker, tuple(places)))
+            layouts = self._layouts.get((taker, tuple(places)))
             prepared = self._engines[taker].prepare(_at(places, self._jobs), layouts)
             shares.append(EngineShare(taker, tuple(places), prepared))
         return shares
