@@ -42,7 +42,6 @@ class PartSlices:
     shape: Shape = ()
 
     def take_from(self, array: Array) -> Array:
-        """Return the part of an array."""
         found = array if self.run is None else array[self.run].reshape(self.shape)
         return found[self.entries] if self.entries else found
 
@@ -186,7 +185,6 @@ class Plan:
         return partial(lib.zeros, self.state_shapes[field] or (), dtype)
 
     def new_scales(self, lib: Library, p: Array) -> Array:
-        """Return new scales of numbers in groups."""
         return lib.zeros(scales_of(self.shape), "float32", p)
 
     def index(self, p: Array) -> Index:

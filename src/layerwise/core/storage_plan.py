@@ -195,7 +195,6 @@ class StoragePlan:
     # ---- for engines
 
     def jobs(self, plan: Plan, p: Array, arrays: Mapping[str, Array]) -> list[Job]:
-        """Return the jobs of a tensor with this plan."""
         lib, stepped, found = self.lib, arrays.get(MASTER, p), []
         here = lib.local_part(stepped) if self.plan.is_cut else stepped
         own = arrays if here is stepped else {key: lib.local_part(arrays[key]) for key in plan.fields}

@@ -73,7 +73,6 @@ class StateObjects:
         self._seen = _objects(params, states)
 
     def same(self, params: Sequence[Array], states: States) -> bool:
-        """Return True if the objects are the same."""
         return self._seen == _objects(params, states)
 
 

@@ -71,7 +71,6 @@ class AssignedJobs:
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: OtherRanks | None = None
     ) -> None:
-        """Carry out the jobs, each by its engine."""
         together = self._coupled or others is not None
         if self._undecided:
             self._decide_again(grads, nows, skip)
@@ -101,7 +100,6 @@ class AssignedJobs:
 
     @property
     def has_stepped(self) -> bool:
-        """True if this has taken a step."""
         return not self._new
 
     def _took(self, shares: list[EngineShare]) -> None:
@@ -133,7 +131,6 @@ class AssignedJobs:
         return [found[i] for i in range(len(self._jobs))]
 
     def stats(self) -> Sequence[Stats]:
-        """Return the measurements of the last step, for each job."""
         if len(self._last) == 1:
             return self._last[0].prepared.stats()
         found: list[Stats] = [{}] * len(self._jobs)
@@ -156,7 +153,6 @@ class AssignedJobs:
         return self._shared(self._taken_together(given) if together else self._taken(given))
 
     def _taken(self, given: Sequence[StepInputs] | None) -> list[int]:
-        """Return the engine of each job."""
         found, left = [0] * len(self._jobs), list(range(len(self._jobs)))
         reasons: dict[int, list[str]] = {}
         for number, engine in enumerate(self._engines):

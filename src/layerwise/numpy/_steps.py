@@ -92,7 +92,6 @@ class NumpyApi:
 
 
 def _rates(factors: tuple[float, ...], lr: float, weight_decay: float) -> tuple[float, float]:
-    """Return the rates of names with these factors."""
     found = lr * factors[0], weight_decay * factors[1]
     if inf in found:
         argument = "lr_scale" if found[0] == inf else "decay"
