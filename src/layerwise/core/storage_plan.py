@@ -65,28 +65,11 @@ class StoragePlan:
             for field in plan.fields
         }
 
-    @cached_property
-    def _plain(self) -> set[str]:
-        """The names of arrays that are all plain, if their dtypes are wide."""
-        return {*self.plan.fields} if self.want == PLAIN else {""}
-
-    @cached_property
-    def _wide(self) -> dict[object, bool]:
-        """Whether a dtype, as the library has it, is wide: of those that were asked."""
-        return {}
-
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
         """Return True if nothing has to be converted, and all arrays are plain numbers, rounded to nearest."""
-        fields, wide = arrays.keys() - {"step"}, self._wide
-        if fields != self._plain:
+        if self.want != PLAIN or arrays.keys() - {"step"} != {*self.plan.fields}:
             return False
-        for field in fields:
-            x = arrays[field]
-            if x.dtype not in wide:
-                wide[x.dtype] = self.lib.dtype(x) in WIDE
-            if not wide[x.dtype]:
-                return False
-        return True
+        return all(self.lib.dtype(arrays[field]) in WIDE for field in self.plan.fields)
 
     # ---- creation and conversion
 
