@@ -100,10 +100,8 @@ class StoragePlan:
         state, dtype = self.named(arrays), self.dtype_per_field[field].dtype
         if dtype == state.option_dtype(field):
             return
-        numbers, found = (
-            self.lib.local_part(state.in_floating_point(field)),
-            {key: make(p) for key, make in self._makers[field]},
-        )
+        numbers = self.lib.local_part(state.in_floating_point(field))
+        found = {key: make(p) for key, make in self._makers[field]}
         here, coded = self.lib.local_part(found[field]), CODED.get(dtype)
         if coded is not None:
             scale = self.lib.local_part(found[field + coded.suffix])
