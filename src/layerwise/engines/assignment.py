@@ -51,7 +51,7 @@ class AssignedJobs:
         self._coupled = any(h.needs_model_sum for h in {id(job.h): job.h for job in self._jobs}.values())
         self._known: dict[bool, list[EngineShare]] = {}  # whether tensors wait for one another
         self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined because of their inputs
-        self._new = True  # until a step was taken, an error is not a change
+        self.has_stepped = False  # until then, an error is not a change
         self._arrays = arrays_of(self._jobs)
         self._places = addresses_of(self._arrays)
         if [*layouts] == [(0, tuple(range(len(self._jobs))))]:  # the first engine had all
@@ -78,9 +78,8 @@ class AssignedJobs:
         try:
             self._step(shares, grads, nows, skip, others)
         except ArraysChanged:
-            if not self._new or any(
-                isinstance(now.t, DeviceStepCount) for now in nows
-            ):  # other engines may not take them
+            # Other engines may not take counts on the device.
+            if self.has_stepped or any(isinstance(now.t, DeviceStepCount) for now in nows):
                 raise
             self._check_arrays()
             given = [StepInputs(g, now, skip) for g, now in zip(grads, nows, strict=True)]
@@ -98,12 +97,8 @@ class AssignedJobs:
         yield from ahead(grads, nows)
         self._took(shares)
 
-    @property
-    def has_stepped(self) -> bool:
-        return not self._new
-
     def _took(self, shares: list[EngineShare]) -> None:
-        self._new, self._last = False, shares
+        self.has_stepped, self._last = True, shares
         if len(shares) == 1 and not self._undecided:
             self.only = shares[0].prepared
 
@@ -191,7 +186,7 @@ class AssignedJobs:
         each = ((engine, [self._jobs[i]], [StepInputs(grads[i], nows[i], skip)]) for i, engine in self._undecided)
         if any(engine.reasons_to_decline(job, given) == [""] for engine, job, given in each):
             self._check_arrays()
-            self._known, self._undecided, self._new = {}, [], True
+            self._known, self._undecided, self.has_stepped = {}, [], False
 
     def _check_arrays(self) -> None:
         """Raise `ArraysChanged` if weights or state have changed: an engine that prepares them now would not notice."""
