@@ -28,55 +28,17 @@ MOST = {
     "stats": 8,
 }  # of csrc/layer.hpp, which has these too
 USUAL = {
-    "CACHES": "0",
+    **dict.fromkeys(("CACHES", "KEEP_READS", "KEEP_WRITES", "LAYER_STATES", "OF_LAYER", "LINES"), "0"),
     "CACHED[1]": "{0}",
     "KEEPS": "-1",
-    "KEEP_READS": "0",
-    "KEEP_WRITES": "0",
-    "LAYER_STATES": "0",
-    "OF_LAYER": "0",
-    "LINES": "0",
 }
 # Names of parameters and functions in printed code, and words of the language that may be names in a rule.
-TAKEN = {
-    *"pgsxkaSTR",
-    *(
-        "to",
-        "round",
-        "root",
-        "at_least",
-        "at_most",
-        "absolute",
-        "keep",
-        "terms",
-        "apply",
-        "answer",
-        "remember",
-        "row",
-        "column",
-        "old",
-        "mean",
-        "M",
-        "unless_off",
-    ),
-    "std",
-    *(
-        "new",
-        "default",
-        "double",
-        "float",
-        "int",
-        "long",
-        "short",
-        "signed",
-        "unsigned",
-        "char",
-        "bool",
-        "void",
-        "const",
-    ),
-    *("auto", "this", "delete", "union", "register", "static", "switch", "case", "do", "operator", "private", "public"),
-}
+OF_CODE = "to round root at_least at_most absolute keep terms apply answer remember row column old mean M unless_off"
+OF_LANGUAGE = (
+    "new default double float int long short signed unsigned char bool void const auto this delete union register "
+    "static switch case do operator private public"
+)
+TAKEN = {*"pgsxkaSTR", "std", *OF_CODE.split(), *OF_LANGUAGE.split()}
 CONDITIONS = {*COMPARISON.values(), "~"}
 KINDS = {"Sum": "SUM", "Squares": "SQUARES", "MeanSquare": "MEAN_SQUARE", "Mean": "MEAN"}
 OPERANDS = {ROW: "ROW", COLUMN: "COL"}

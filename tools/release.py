@@ -12,13 +12,13 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import sbom
+from requirements import settings
 
 ROOT = Path(__file__).parents[1]
 LINKS = ("Source", "Issues", "Changelog")
@@ -29,19 +29,12 @@ def text(name: str) -> str:
     return (ROOT / name).read_text("utf-8")
 
 
-def settings() -> dict[str, Any]:
-    """Return pyproject.toml; the oldest Python has no reader of its own, but pip has."""
-    reader = import_module("tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli")
-    found: dict[str, Any] = reader.loads(text("pyproject.toml"))
-    return found
-
-
 # ---- the tag
 
 
 def unready(tag: str) -> Iterator[str]:
     """Yield why this tag must not be released yet."""
-    project = settings()["project"]
+    project = settings(text("pyproject.toml"))["project"]
     version = project["version"]
     if tag != f"v{version}":
         yield f"The tag is {tag}, but the version in pyproject.toml is {version}: tag v{version}, or change it."
@@ -69,7 +62,7 @@ def run(*command: object, **more: Any) -> None:
 
 def apart_from_tree(sdist: Path) -> Iterator[str]:
     """Yield the files that the sources have and the archive has not, and those that nobody has committed."""
-    excluded = settings()["tool"]["scikit-build"]["sdist"]["exclude"]
+    excluded = settings(text("pyproject.toml"))["tool"]["scikit-build"]["sdist"]["exclude"]
     listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()  # noqa: S607
     sources = {name for name in listed if name.partition("/")[0] not in excluded}
     with tarfile.open(sdist) as archive:
@@ -126,7 +119,8 @@ def left() -> None:
     """Print the steps of RELEASING.md, and which of them are known not to be done."""
     steps = re.findall(r"^\d+\. .*(?:\n   .*)*", text("RELEASING.md"), re.MULTILINE)
     print("A person must still:", *steps, sep="\n")
-    if missing := [*unready(f"v{settings()['project']['version']}")]:
+    version = settings(text("pyproject.toml"))["project"]["version"]
+    if missing := [*unready(f"v{version}")]:
         print("", "Not done yet:", *(f"- {why}" for why in missing), sep="\n")
 
 

@@ -17,10 +17,10 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 OWN = re.compile(r"layerwise\[([\w,-]+)\]")
 
 
-def project() -> dict[str, Any]:
-    """Return the project's table; the oldest Python has no reader of its own, but pip has."""
+def settings(text: str) -> dict[str, Any]:
+    """Return what pyproject.toml says; the oldest Python has no reader of its own, but pip has."""
     reader = import_module("tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli")
-    found: dict[str, Any] = reader.loads(PROJECT.read_text("utf-8"))["project"]
+    found: dict[str, Any] = reader.loads(text)
     return found
 
 
@@ -44,7 +44,8 @@ def oldest(requirement: str) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    wanted = list(requirements(project(), [one for one in arguments if one != "--oldest"]))
+    project = settings(PROJECT.read_text("utf-8"))["project"]
+    wanted = list(requirements(project, [one for one in arguments if one != "--oldest"]))
     pins = (pin for one in wanted for pin in oldest(one))
     print(*dict.fromkeys(pins if "--oldest" in arguments else wanted), sep="\n")
 

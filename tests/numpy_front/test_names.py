@@ -110,7 +110,7 @@ def test_lr_scale_scales_a_relative_step_and_its_decay_and_not_the_lr_that_is_re
         ({"decay": {("w",): False}}, "`decay` must be a mapping from names or patterns"),
         ({"blocks": {"w": 0}}, "`blocks['w']` must be an integer ≥ 1 or 'each' or a sequence of lengths, but is 0."),
         ({"blocks": 1.5}, "`blocks` must be an integer ≥ 1"),
-        ({"adapt": {"w": "no"}}, "`adapt['w']` must be True, False, or 'decayed'"),
+        ({"adapt": {"w": "no"}}, "`adapt['w']` must be True, False, "),
         ({"l2": {"head*": -1}}, "`l2['head*']` must be a finite number ≥ 0, but is -1"),
         ({"skip_nonfinite": 1}, "`skip_nonfinite` must be True or False, but is 1."),
     ],

@@ -230,3 +230,16 @@ def test_arrays_of_numpy_without_blocks_say_so_once():
     for given in ({"blocks": "each"}, {"blocks": {}}):
         together, each = of(**given)
         assert said(together, *each) == []
+
+
+def test_lists_step_on_after_measurements_of_blocks_were_read():
+    stepped = []
+    for foreach in (False, True):
+        p = nn.Parameter(torch.arange(1.0, 36.0).reshape(7, 5))
+        opt = Lamb([("w", p)], blocks={"w": "each"}, fused=False, foreach=foreach)
+        for _ in range(4):
+            p.grad = p.detach() ** 2
+            opt.step()
+            assert opt.stats()["w"]["trust_ratio"].shape == (7,)
+        stepped.append(p.detach().numpy())
+    np.testing.assert_allclose(*stepped, rtol=1e-6)

@@ -46,7 +46,6 @@ def doc_beginning(entry: Entry, api: str) -> str:
 
 
 def state_doc(entry: Entry) -> str:
-    """Return the docstring of a state in the JAX API."""
     called = "A tree, called `{}` in the other APIs."
     kept = {here: called.format(part) for here, part in fields_of_state(entry).items()}
     return documented(state_doc_beginning(entry), "Attributes", {"count": STATE["count"], **kept, **STATE})

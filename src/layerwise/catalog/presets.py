@@ -409,7 +409,6 @@ def arguments_by_name(
 
 
 def find_preset(name: str) -> Preset:
-    """Return the preset of that name."""
     if not isinstance(name, str) or name not in _PRESETS:
         if why := NO_PRESET.get(str(name).partition(".")[0]):
             raise PresetError(f"{name!r} has no preset: {why}.")

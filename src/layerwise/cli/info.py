@@ -76,7 +76,7 @@ def facts(devices: bool = False) -> Facts:
         "engines": {
             "compiled": compiled,
             "gpu": on_gpu,
-            "foreach": _foreach(),
+            "foreach": {"available": True, "takes": LISTS} if has_torch() else {"available": False, "why": NO_LISTS},
             "reference": {"available": True, "takes": f"{rest}, {BY_REFERENCE}"},
         },
     }
@@ -203,7 +203,7 @@ def _compiled() -> Facts:
 
 def _gpu() -> Facts:
     """Return whether the GPU engine is available, and whether it matters: this machine may have no GPU."""
-    concerns = version_of("torch") is not None and (has_gpu() or os.environ.get("TRITON_INTERPRET") == "1")
+    concerns = has_torch() and (has_gpu() or os.environ.get("TRITON_INTERPRET") == "1")
     if why := why_no_gpu():
         return {"available": False, "concerns": concerns, "why": why}
     return {"available": concerns, "concerns": concerns, "takes": TAKES, "proof": PROOF} | (
@@ -211,15 +211,14 @@ def _gpu() -> Facts:
     )
 
 
-def _foreach() -> Facts:
-    there = version_of("torch") is not None
-    return {"available": there} | ({"takes": LISTS} if there else {"why": NO_LISTS})
+def has_torch() -> bool:
+    return version_of("torch") is not None
 
 
-def has_gpu(drivers: Sequence[str] = DRIVERS) -> bool:
+def has_gpu() -> bool:
     """Return whether a driver reports a GPU for Triton, without importing a framework."""
     nvidia = Path(os.environ.get("SYSTEMROOT", "")) / "System32" / "nvcuda.dll"
-    return any(Path(one).exists() for one in drivers) or (platform.system() == "Windows" and nvidia.exists())
+    return any(Path(one).exists() for one in DRIVERS) or (platform.system() == "Windows" and nvidia.exists())
 
 
 def _said(ask: Callable[[], list[str] | str]) -> list[str] | str:
@@ -238,7 +237,8 @@ def _torch_devices() -> list[str] | str:
     cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     hip = torch.version.hip
     kind = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
-    found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
+    size = {i: torch.cuda.get_device_properties(i).total_memory / 2**30 for i in cuda}
+    found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {size[i]:.0f} GiB" for i in cuda]
     return found + _others(torch) or "no device but the CPU"
 
 
@@ -247,10 +247,6 @@ def _others(torch: object) -> list[str]:
     mps = getattr(getattr(torch, "backends", None), "mps", None)
     xpu = getattr(torch, "xpu", None)
     return [*(["MPS"] if mps and mps.is_available() else []), *(["XPU"] if xpu and xpu.is_available() else [])]
-
-
-def _memory(torch: ModuleType, index: int) -> str:
-    return f"{torch.cuda.get_device_properties(index).total_memory / 2**30:.0f} GiB"
 
 
 def _jax_devices() -> list[str]:

@@ -46,6 +46,10 @@ class Footprint(NamedTuple):
         """The same if each gradient is freed as soon as its parameter has been stepped."""
         return self.weights + self.largest_gradient + self.state
 
+    def by_purpose(self) -> dict[str, int]:
+        whole = {"weights": self.weights, "gradients": self.gradients, "state": self.state}
+        return {**whole, "peak": self.peak, "peak, gradients freed": self.released}
+
 
 def footprint(
     model: nn.Module, optimizer: str, options: Mapping[str, Any] | None = None, devices: int = 1, **storage: object
@@ -150,24 +154,18 @@ def command(
     print(as_json(n, counts, found) if as_text else "\n".join(lines(f"{optimizer} on {model}", n, counts, found)))
 
 
-def figures(one: Footprint) -> dict[str, int]:
-    """Return the bytes by purpose."""
-    whole = {"weights": one.weights, "gradients": one.gradients, "state": one.state}
-    return {**whole, "peak": one.peak, "peak, gradients freed": one.released}
-
-
 def lines(title: str, n: int, counts: Sequence[int], found: Sequence[Footprint]) -> Iterator[str]:
     """Yield a table: bytes per parameter, and GiB in total and per device."""
     unit = next((one for one, size in UNITS.items() if found[-1].weights >= size / 10), "KiB")
     each = [f"{unit}, each of {count}" if count > 1 else f"{unit}, whole" for count in counts]
     yield f"{title}: {n:,} parameters"
     yield "".join(f"{one:>20}" for one in ("", "bytes a parameter", *each)).rstrip()
-    for name, whole in figures(found[0]).items():
-        cells = [f"{whole / n:.2f}", *(f"{figures(one)[name] / UNITS[unit]:,.2f}" for one in found)]
+    for name, whole in found[0].by_purpose().items():
+        cells = [f"{whole / n:.2f}", *(f"{one.by_purpose()[name] / UNITS[unit]:,.2f}" for one in found)]
         yield f"{name:<21}{cells[0]:>19}" + "".join(f"{cell:>20}" for cell in cells[1:])
     yield NOT_COUNTED
 
 
 def as_json(n: int, counts: Sequence[int], found: Sequence[Footprint]) -> str:
-    each = [{"devices": count, **figures(one)} for count, one in zip(counts, found, strict=True)]
+    each = [{"devices": count, **one.by_purpose()} for count, one in zip(counts, found, strict=True)]
     return json.dumps({"parameters": n, "bytes": each}, indent=2)

@@ -51,7 +51,10 @@ def command(
     lines: Iterable[str]
     try:
         if adamw_lr is None:
-            _check_rate_given(reference_batch, reference_lr)
+            if reference_batch is not None and reference_lr is None:
+                raise ContradictionError(
+                    "`reference_batch` needs a rate that was tuned at that batch. Add `reference_lr`, or `adamw_lr`."
+                )
             found = recommend(**given)
             lines = [str(found)]
         else:
@@ -67,13 +70,6 @@ def command(
 # Multiples of AdamW's rate at the same batch size, from the page "Start in five minutes".
 OF_ADAMW = {"Lamb": (3.0, 6.0, 10.0), "Adafactor": (0.5, 1.0, 2.0)}
 YOUR_OWN = ". Your own is better: give it by --reference-warmup"
-
-
-def _check_rate_given(batch: int | None, lr: float | None) -> None:
-    if batch is not None and lr is None:
-        raise ContradictionError(
-            "`reference_batch` needs a rate that was tuned at that batch. Add `reference_lr`, or `adamw_lr`."
-        )
 
 
 def _rates(optimizer: str, adamw_lr: float, reference_lr: float | None) -> tuple[float, ...]:
@@ -95,20 +91,15 @@ def coming_from_adamw(
 ) -> Iterator[str]:
     """Yield the answer for a user who has only a run of AdamW: a few lines, without sources."""
     scale = found.lr / tried[1]
-    rates = ", ".join(significant(rate * scale) for rate in tried)
+    rates = ", ".join(f"{rate * scale:.2g}" for rate in tried)
     factors = ", ".join(f"{factor:g}" for factor in OF_ADAMW[found.optimizer])
     yield f"{found.optimizer} at batch {found.batch:,}, coming from AdamW with lr {adamw_lr:g} at batch {batch:,}"
-    adamw = f"AdamW with lr {significant(adamw_lr * scale)}, yours × {scale:.3g}"
+    adamw = f"AdamW with lr {adamw_lr * scale:.2g}, yours × {scale:.3g}"
     yield f"first: try {adamw}. Tuned, it can match {found.optimizer}"
     yield f"learning rate: try {rates}, which are {factors} times that. Keep the best, then try its half and double"
     for line in found.lines:
         if not line.alternative and line.setting != "learning rate":
             yield f"{line}{YOUR_OWN * (line.setting == 'warm-up' and bool(line.series))}"
-
-
-def significant(x: float) -> str:
-    """Return a learning rate with two digits."""
-    return f"{x:.2g}"
 
 
 def code(found: Recommendation) -> Iterator[str]:

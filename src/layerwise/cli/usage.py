@@ -61,26 +61,17 @@ def matching_name(what: str, value: str, names: Sequence[str], listed: str = "")
 
 
 def one_of(what: str, names: Callable[[], Iterable[str]], listed: str = "") -> dict[str, Any]:
-    """Return the callback and the completion of an option or argument that takes one or several of these names.
+    """Return the callback and the completion of an option or argument that takes one of these names.
 
     `listed` tells where to find all of them, if a message cannot show them.
     """
 
-    def check(value: Any) -> object:
-        if isinstance(value, (list, tuple)):
-            return [matching_name(what, one, list(names()), listed) for one in value]
+    def check(value: str | None) -> str | None:
         return value if value is None else matching_name(what, value, list(names()), listed)
 
-    return {"callback": check, "autocompletion": completing(names)}
-
-
-def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return the completion with these names, in lower case if only that matches: shells expect what was typed as
-    prefix.
-    """
-
     def complete(incomplete: str) -> list[str]:
+        # In lower case if only that matches: shells expect what was typed as prefix.
         found = [name if name.startswith(incomplete) else name.lower() for name in names()]
         return [name for name in found if name.startswith(incomplete)]
 
-    return complete
+    return {"callback": check, "autocompletion": complete}

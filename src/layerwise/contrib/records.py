@@ -26,20 +26,13 @@ Write = Callable[[int, Record], None]
 
 
 def writing_to(writer: object) -> Write:
-    """Return the function that writes a step to this writer."""
     if isinstance(writer, (str, os.PathLike)):
         return CsvFile(_as_table(Path(writer)))
     for method, made in (("add_scalar", _to_tensorboard), ("log", _to_log)):
         if callable(getattr(writer, method, None)):
             return made(getattr(writer, method))
-    raise HyperparameterError(
-        sentence(
-            "writer",
-            "a path, or an object with add_scalar or log",
-            writer,
-            "Pass a SummaryWriter, a run, or 'run.csv'.",
-        )
-    )
+    way_out = "Pass a SummaryWriter, a run, or 'run.csv'."
+    raise HyperparameterError(sentence("writer", "a path, or an object with add_scalar or log", writer, way_out))
 
 
 def _as_table(path: Path) -> Path:

@@ -101,7 +101,9 @@ def warn_of_first_steps(firsts: Sequence[FirstStep], ways_out: WaysOut) -> None:
             f"steps of {_few(fast)} have no trust ratio. Without a ratio, training tends to diverge from "
             f"lr={large:g} on, and lr is {rate:g}. {slower}"
         )
-    for zero in _alike([one for one in firsts if one.starts_at_zero]):
+    zeros = [one for one in firsts if one.starts_at_zero]
+    # Those that may be exempt from the ratio, and those that should keep it.
+    for zero in filter(None, ([one for one in zeros if bool(one.h.of_small) is keeps] for keeps in (False, True))):
         kept = ", ".join(f"{name}={value}" for name, value in zero[0].h.of_small.items())
         way_out = f"Pass {kept} for them: it is the lower bound of the norm." if kept else exempt
         warn(
@@ -115,12 +117,6 @@ def warn_of_first_steps(firsts: Sequence[FirstStep], ways_out: WaysOut) -> None:
             f"{first.name} is then {100 * first.step_fraction:.2g} % of its norm, and rounding to {first.rounded_to} "
             f"loses it. {finer}",
         )
-
-
-def _alike(firsts: Sequence[FirstStep]) -> list[list[FirstStep]]:
-    """Return those that may be exempt from the ratio, and those that should keep it."""
-    each = [[one for one in firsts if bool(one.h.of_small) is kept] for kept in (False, True)]
-    return [some for some in each if some]
 
 
 def _few(firsts: Sequence[FirstStep]) -> str:

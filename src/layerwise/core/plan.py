@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
-from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -43,7 +42,6 @@ class PartSlices:
     shape: Shape = ()
 
     def take_from(self, array: Array) -> Array:
-        """Return the part of an array."""
         found = array if self.run is None else array[self.run].reshape(self.shape)
         return found[self.entries] if self.entries else found
 
@@ -171,11 +169,6 @@ class Plan:
         """The plans of the tensors that are stored together."""
         return (self,)
 
-    @property
-    def smallest_shape(self) -> Shape:
-        """The shape of the smallest tensor that is stored together."""
-        return min((one.shape for one in self.stored_together), key=prod)
-
     def multiplied_in(self, own: str) -> str | None:
         """Return the dtype in which a step multiplies matrices, if it does, of weights of this dtype."""
         h: Any = self.layout.pieces[0].h
@@ -192,7 +185,6 @@ class Plan:
         return partial(lib.zeros, self.state_shapes[field] or (), dtype)
 
     def new_scales(self, lib: Library, p: Array) -> Array:
-        """Return new scales of numbers in groups."""
         return lib.zeros(scales_of(self.shape), "float32", p)
 
     def index(self, p: Array) -> Index:

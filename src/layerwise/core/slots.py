@@ -141,7 +141,7 @@ class Slots:
     def step_tensors(
         self, api: Api, due: TensorsToStep, engines: Sequence[Engine], step: SlotStep | None
     ) -> list[FirstStep]:
-        """Step all of these tensors, or raise and change none. Return the first steps of tensors.
+        """Step all of these tensors, or raise and change none. Return first steps that were not warned of.
 
         `step` is the step that is `unchanged`, if there is one.
         """
@@ -154,7 +154,9 @@ class Slots:
         new = [i for i, name in enumerate(due.names) if name not in self.slots and 0 not in step.planned[i].plan.shape]
         self.slots.update(zip(due.names, step.slots, strict=True))
         keep_latest(self._steps, key, step, [self.slots])
-        return self._said_once(list(_firsts(api, step, new, rates)))
+        firsts = list(_firsts(api, step, new, rates))
+        said, self._said = self._said, self._said or any(one.warns_once for one in firsts)
+        return [one for one in firsts if not (said and one.warns_once)]
 
     def _made(self, api: Api, due: TensorsToStep, engines: Sequence[Engine]) -> SlotStep:
         """Return a new step: plans, then slots in the wanted format, then what engines prepare. Nothing is changed."""
@@ -191,13 +193,6 @@ class Slots:
             slot.step = t
         self.furthest = max(self.furthest, *rates.t)
         return rates
-
-    def _said_once(self, firsts: list[FirstStep]) -> list[FirstStep]:
-        """Return first steps without those whose warning was already given."""
-        if not any(one.warns_once for one in firsts):
-            return firsts
-        said, self._said = self._said, True
-        return [one for one in firsts if not (said and one.warns_once)]
 
 
 def _firsts(api: Api, step: SlotStep, new: Sequence[int], rates: StepScalars) -> Iterator[FirstStep]:

@@ -126,12 +126,6 @@ class Step:
             return self._measured
         return self.prepared.stats() if self.prepared.has_stepped else []
 
-    def measured_per_plan(self) -> list[list[Stats]]:
-        """Return the measurements for each plan, or nothing before the first run."""
-        measured = self.measured
-        each = iter(measured)
-        return [list(islice(each, len(plan.held))) for plan in self.plans] if measured else []
-
     def engine_per_plan(self) -> list[str]:
         """Return, for each plan, the engine that took its last step, or nothing before the first run."""
         each = iter(self.prepared.engine_per_job if self.prepared.has_stepped else ())
@@ -140,8 +134,9 @@ class Step:
 
     def stats(self, read: Callable[[Stats], Stats]) -> Iterator[list[tuple[Name, dict[str, Array]]]]:
         """Yield, for each plan, the names of its tensors with their measurements, if there was a run."""
-        each = zip(self.plans, self.measured_per_plan(), strict=False)
-        yield from (list(plan.measured(map(read, own))) for plan, own in each)
+        measured = self.measured
+        each = map(read, measured)
+        yield from (list(plan.measured(each)) for plan in self.plans if measured)
 
 
 class StepNumbers:

@@ -15,7 +15,7 @@ from layerwise.engines import Job
 from layerwise.rules.requests import Array
 from layerwise.rules.states import is_signed
 from layerwise.storage import STATE, WEIGHTS, Format, JobFormats
-from layerwise.storage.bits import Key, key_of
+from layerwise.storage.bits import key_of
 from layerwise.storage.coded import CODED
 from layerwise.storage.index import index_of
 from layerwise.storage.options import PLAIN, RequestedStorage
@@ -56,38 +56,20 @@ class StoragePlan:
     @cached_property
     def dtype_per_field(self) -> dict[str, ChosenDtype]:
         """The dtype in which each field is to be stored."""
-        return {field: self._chosen(field) for field in self.plan.fields}
-
-    def _chosen(self, field: str) -> ChosenDtype:
-        plan = self.plan
-        each = plan.elementwise[field], plan.smallest_shape, plan.why_not_grouped
-        return stored_dtype(self.want, field, arithmetic_dtype(self.dtype), self._settled(field), *each)
-
-    def _settled(self, field: str) -> str | None:
-        return self.plan.h.state_dtypes().get(field)
-
-    @cached_property
-    def _plain(self) -> set[str]:
-        """The names of arrays that are all plain, if their dtypes are wide."""
-        return {*self.plan.fields} if self.want == PLAIN else {""}
-
-    @cached_property
-    def _wide(self) -> dict[object, bool]:
-        """Whether a dtype, as the library has it, is wide: of those that were asked."""
-        return {}
+        plan, own, settled = self.plan, arithmetic_dtype(self.dtype), self.plan.h.state_dtypes()
+        smallest = min((one.shape for one in plan.stored_together), key=prod)
+        return {
+            field: stored_dtype(
+                self.want, field, own, settled.get(field), plan.elementwise[field], smallest, plan.why_not_grouped
+            )
+            for field in plan.fields
+        }
 
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
         """Return True if nothing has to be converted, and all arrays are plain numbers, rounded to nearest."""
-        fields, wide = arrays.keys() - {"step"}, self._wide
-        if fields != self._plain:
+        if self.want != PLAIN or arrays.keys() - {"step"} != {*self.plan.fields}:
             return False
-        for field in fields:
-            x = arrays[field]
-            if x.dtype not in wide:
-                wide[x.dtype] = self.lib.dtype(x) in WIDE
-            if not wide[x.dtype]:
-                return False
-        return True
+        return all(self.lib.dtype(arrays[field]) in WIDE for field in self.plan.fields)
 
     # ---- creation and conversion
 
@@ -118,10 +100,8 @@ class StoragePlan:
         state, dtype = self.named(arrays), self.dtype_per_field[field].dtype
         if dtype == state.option_dtype(field):
             return
-        numbers, found = (
-            self.lib.local_part(state.in_floating_point(field)),
-            {key: make(p) for key, make in self._makers[field]},
-        )
+        numbers = self.lib.local_part(state.in_floating_point(field))
+        found = {key: make(p) for key, make in self._makers[field]}
         here, coded = self.lib.local_part(found[field]), CODED.get(dtype)
         if coded is not None:
             scale = self.lib.local_part(found[field + coded.suffix])
@@ -196,28 +176,20 @@ class StoragePlan:
     # ---- for engines
 
     def jobs(self, plan: Plan, p: Array, arrays: Mapping[str, Array]) -> list[Job]:
-        """Return the jobs of a tensor with this plan."""
         lib, stepped, found = self.lib, arrays.get(MASTER, p), []
-        here = lib.local_part(stepped) if self._is_cut else stepped
+        here = lib.local_part(stepped) if self.plan.is_cut else stepped
         own = arrays if here is stepped else {key: lib.local_part(arrays[key]) for key in plan.fields}
         index = None if self.is_plain(arrays) else cache(partial(plan.index, p))
+        is_itself = self.plan.is_single_job
         for held, keys, where in self._held:
             seen: Array = here
             state: Iterable[Any] = map(own.get, keys)
-            if not self._itself:
+            if not is_itself:
                 seen = held.view(here)
                 state = (x if x is None else held.view(x, key) for x, key in zip(state, keys, strict=True))
             storage = None if index is None else self._storage(plan, p, arrays, index, held)
             found.append(Job(plan.rule, held.piece.h, seen, plan.rule.State(*state), *where, storage))
         return found
-
-    @cached_property
-    def _is_cut(self) -> bool:
-        return self.plan.is_cut
-
-    @cached_property
-    def _itself(self) -> bool:
-        return self.plan.is_single_job
 
     @cached_property
     def _held(self) -> list[tuple[LocalPart, tuple[Any, ...], Where]]:
@@ -255,15 +227,14 @@ class StoragePlan:
             return None
         state = self.named(arrays)
         form, coded = state.option_dtype(field), state.coded(field)
-        drawn = self._key_of_state(field) if self.want.draws_state(field, form, self._settled(field)) else None
+        drawn = None
+        if self.want.draws_state(field, form, self.plan.h.state_dtypes().get(field)):
+            drawn = key_of(self.want.seed, self.plan.key, STATE, lower=not is_signed(self.plan.rule, field))
         if coded is not None:
             scale = self.lib.local_part(arrays[state.scales_name(field)])
             rows = blocks_cut_rows(len(self.plan.shape), held.piece.part)
             return Format(held.view(scale) if rows else scale, drawn, coded)
         return Format(None, drawn) if drawn and form in LOW and self.plan.elementwise[field] else None
-
-    def _key_of_state(self, field: str) -> Key:
-        return key_of(self.want.seed, self.plan.key, STATE, lower=not is_signed(self.plan.rule, field))
 
 
 def _part(shape: Shape, parts: int) -> Shape:

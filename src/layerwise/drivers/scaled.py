@@ -38,7 +38,6 @@ class StepNamespace:
         return found
 
     def coefficients(self, of: Compute[H], h: H, now: Now) -> Coefficients:
-        """Return the numbers of a step."""
         return self.once((of, id(now)), lambda: of(self, h, now))  # computed by `once` for these settings
 
     def squares_in_float64(self, terms: Array, dims: tuple[int, ...]) -> Array:
@@ -57,5 +56,4 @@ class StepNamespace:
         return ScaledSum(factor, self.sum(shares * shares, axis=dims, keepdims=True) if dims else shares * shares)
 
     def length(self, squares: Array) -> Array:
-        """Return the root of a sum of squares."""
         return squares.factor * self.sqrt(squares.sum) if isinstance(squares, ScaledSum) else self.sqrt(squares)

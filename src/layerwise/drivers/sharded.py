@@ -171,7 +171,6 @@ def _rows(xp: Functions, sums: Array, jobs: int) -> Sequence[Array]:
 
 
 def _answer(xp: Functions, run: TensorRun, partial: PartialSum, totals: Sequence[Array]) -> Array:
-    """Return the answer that a run receives, given the total of each of its jobs."""
     if partial.request is ModelSquares and len(totals) > 1:
         return xp.asarray(totals[0][0], dtype=partial.sum.dtype)
     if isinstance(partial.sum, (int, float)):

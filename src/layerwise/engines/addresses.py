@@ -73,7 +73,6 @@ class StateObjects:
         self._seen = _objects(params, states)
 
     def same(self, params: Sequence[Array], states: States) -> bool:
-        """Return True if the objects are the same."""
         return self._seen == _objects(params, states)
 
 
@@ -174,20 +173,10 @@ class StridedMemory(NamedTuple):
         offsets.sort()
         return bool((np.diff(offsets) < self.itemsize).any())
 
-    def shares_memory_with(self, other: StridedMemory) -> bool:
-        """Return True if an element of one has the address of an element of the other."""
-        return np.shares_memory(self._as_array(), other._as_array())
-
-    def _as_array(self) -> np.ndarray:
-        # NumPy compares places and reads nothing.
-        interface = {
-            "version": 3,
-            "typestr": f"|V{self.itemsize}",
-            "data": (self.address, True),
-            "shape": self.shape,
-            "strides": self.strides,
-        }
-        return np.asarray(SimpleNamespace(__array_interface__=interface))
+    def as_array(self) -> np.ndarray:
+        """Return an array at this place, to be compared with others and never read."""
+        kind = {"version": 3, "typestr": f"|V{self.itemsize}", "shape": self.shape, "strides": self.strides}
+        return np.asarray(SimpleNamespace(__array_interface__={**kind, "data": (self.address, True)}))
 
 
 def overlapping_pair(arrays: Iterable[tuple[Name, StridedMemory]]) -> tuple[Name, Name] | None:
@@ -197,7 +186,7 @@ def overlapping_pair(arrays: Iterable[tuple[Name, StridedMemory]]) -> tuple[Name
     for start, end, name, lying in sorted(held, key=lambda one: one[:2]):
         open_ = [other for other in open_ if other[0] > start]
         for _, other, there in open_:
-            if there.shares_memory_with(lying):
+            if np.shares_memory(there.as_array(), lying.as_array()):
                 return other, name
         open_.append((end, name, lying))
     return None

@@ -29,7 +29,10 @@ def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: object = No
     Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
     all of them or because other ranks hold parts of them, the first engine that takes all of them steps all.
     """
-    return AssignedJobs(engines, jobs, layouts if isinstance(layouts, EngineLayouts) else EngineLayouts())
+    return AssignedJobs(engines, jobs, layouts if isinstance(layouts, dict) else {})
+
+
+Layouts = dict[tuple[int, tuple[int, ...]], object]  # of engines, by the engine and the indices of the jobs
 
 
 class EngineShare(NamedTuple):
@@ -40,30 +43,19 @@ class EngineShare(NamedTuple):
     prepared: PreparedJobs
 
 
-class EngineLayouts:
-    """The engines' layouts, by the engine and the indices of the jobs."""
-
-    def __init__(self, by_share: dict[tuple[int, tuple[int, ...]], object] | None = None) -> None:
-        self.by_share = by_share or {}
-
-    def first_engine_had_all(self, jobs: int) -> bool:
-        """Return True if the first engine of the table had all of these jobs."""
-        return [*self.by_share] == [(0, tuple(range(jobs)))]
-
-
 class AssignedJobs:
     """Jobs, and the engines' shares of them."""
 
-    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: EngineLayouts) -> None:
+    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
         self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
         self._coupled = any(h.needs_model_sum for h in {id(job.h): job.h for job in self._jobs}.values())
         self._known: dict[bool, list[EngineShare]] = {}  # whether tensors wait for one another
         self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined because of their inputs
-        self._new = True  # until a step was taken, an error is not a change
+        self.has_stepped = False  # until then, an error is not a change
         self._arrays = arrays_of(self._jobs)
         self._places = addresses_of(self._arrays)
-        if layouts.first_engine_had_all(len(self._jobs)):
-            [(share, own)] = layouts.by_share.items()
+        if [*layouts] == [(0, tuple(range(len(self._jobs))))]:  # the first engine had all
+            [(share, own)] = layouts.items()
             self._known[self._coupled] = [EngineShare(*share, self._engines[0].prepare(self._jobs, own))]
         self._last = self._shares(self._coupled)
         self.counts = len(self._last) == 1 and self._last[0].prepared.counts
@@ -71,15 +63,14 @@ class AssignedJobs:
         """The single engine's own step of all jobs, once it has taken one."""
 
     @property
-    def layouts(self) -> EngineLayouts | None:
+    def layouts(self) -> Layouts | None:
         """The shares' layouts, or None if one must not be replaced."""
         found = {(share.engine, share.places): share.prepared.layouts for share in self._last}
-        return None if any(layouts is None for layouts in found.values()) else EngineLayouts(found)
+        return None if None in found.values() else found
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: OtherRanks | None = None
     ) -> None:
-        """Carry out the jobs, each by its engine."""
         together = self._coupled or others is not None
         if self._undecided:
             self._decide_again(grads, nows, skip)
@@ -87,9 +78,8 @@ class AssignedJobs:
         try:
             self._step(shares, grads, nows, skip, others)
         except ArraysChanged:
-            if not self._new or any(
-                isinstance(now.t, DeviceStepCount) for now in nows
-            ):  # other engines may not take them
+            # Other engines may not take counts on the device.
+            if self.has_stepped or any(isinstance(now.t, DeviceStepCount) for now in nows):
                 raise
             self._check_arrays()
             given = [StepInputs(g, now, skip) for g, now in zip(grads, nows, strict=True)]
@@ -107,13 +97,8 @@ class AssignedJobs:
         yield from ahead(grads, nows)
         self._took(shares)
 
-    @property
-    def has_stepped(self) -> bool:
-        """True if this has taken a step."""
-        return not self._new
-
     def _took(self, shares: list[EngineShare]) -> None:
-        self._new, self._last = False, shares
+        self.has_stepped, self._last = True, shares
         if len(shares) == 1 and not self._undecided:
             self.only = shares[0].prepared
 
@@ -141,7 +126,6 @@ class AssignedJobs:
         return [found[i] for i in range(len(self._jobs))]
 
     def stats(self) -> Sequence[Stats]:
-        """Return the measurements of the last step, for each job."""
         if len(self._last) == 1:
             return self._last[0].prepared.stats()
         found: list[Stats] = [{}] * len(self._jobs)
@@ -164,7 +148,6 @@ class AssignedJobs:
         return self._shared(self._taken_together(given) if together else self._taken(given))
 
     def _taken(self, given: Sequence[StepInputs] | None) -> list[int]:
-        """Return the engine of each job."""
         found, left = [0] * len(self._jobs), list(range(len(self._jobs)))
         reasons: dict[int, list[str]] = {}
         for number, engine in enumerate(self._engines):
@@ -203,7 +186,7 @@ class AssignedJobs:
         each = ((engine, [self._jobs[i]], [StepInputs(grads[i], nows[i], skip)]) for i, engine in self._undecided)
         if any(engine.reasons_to_decline(job, given) == [""] for engine, job, given in each):
             self._check_arrays()
-            self._known, self._undecided, self._new = {}, [], True
+            self._known, self._undecided, self.has_stepped = {}, [], False
 
     def _check_arrays(self) -> None:
         """Raise `ArraysChanged` if weights or state have changed: an engine that prepares them now would not notice."""
@@ -222,7 +205,7 @@ class AssignedJobs:
             groups.setdefault((taker, keys[taker][i]), []).append(i)
         shares = []
         for (taker, _), places in groups.items() or {(0, None): []}.items():
-            layouts = self._layouts.by_share.get((taker, tuple(places)))
+            layouts = self._layouts.get((taker, tuple(places)))
             prepared = self._engines[taker].prepare(_at(places, self._jobs), layouts)
             shares.append(EngineShare(taker, tuple(places), prepared))
         return shares

@@ -179,7 +179,6 @@ class BatchLayouts:
         return self
 
     def mark_latest(self, batch: Batch) -> None:
-        """Remember the one used last."""
         if not self.batches or self.batches[0] is not batch:
             self.batches = [batch, *(one for one in self.batches if one is not batch)][:KEPT]
 
@@ -198,7 +197,6 @@ class CompiledEngine(Engine):
         self.written = written
 
     def reasons_to_decline(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
-        """Return, for each job, the reason why the extension cannot take it, or an empty string."""
         unprinted = once_per_kind(lambda job: why_not_printed(job) or self._stored_otherwise(job), jobs)
         if given is None:
             reaches = _native.reaches
@@ -230,7 +228,6 @@ class CompiledEngine(Engine):
         return ""
 
     def prepare(self, jobs: Sequence[Job], layouts: object = None) -> PreparedCompiled:
-        """Plan the step of these jobs."""
         return PreparedCompiled(self, jobs, layouts if isinstance(layouts, BatchLayouts) else None)
 
 
@@ -250,14 +247,12 @@ class PreparedCompiled(PreparedJobs):
         self._batch: Any = None
 
     def lend(self, jobs: Sequence[Job] | None) -> bool:
-        """Lend the arrays of the next step, if they have not moved."""
         if jobs is not None and not (self._known and self._places.same(arrays_of(jobs))):
             return False
         self._jobs = list(jobs or ())
         return True
 
     def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
-        """Raise `ArraysChanged` if `step` would."""
         given = list(grads), self.layouts.numbers.begin(nows)
         taken = (batch.takes(self._jobs, *given, self._places) for batch in self.layouts.batches)
         if not (skip is None and self._known and any(taken)):
@@ -297,7 +292,6 @@ class PreparedCompiled(PreparedJobs):
             self._was_stepped(rounds.batch)
 
     def stats(self) -> Sequence[Stats]:
-        """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
         self.layouts.measured = self.layouts.measured or once_per_kind(lambda job: program_for(job).stats, self._jobs)

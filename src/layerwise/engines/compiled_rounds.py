@@ -36,7 +36,6 @@ class BatchInRounds:
         return bool(self.batch.begin(self._jobs, grads, nows, places))
 
     def step(self, others: OtherRanks) -> None:
-        """Carry out the jobs."""
         others.announce("the compiled engine")
         asked = False
         for requests, sums in self._each():

@@ -49,7 +49,6 @@ def clipped_flag(measured: Stats, h: Any, weight_decay: float) -> Array:
 
 
 def has_trust_ratio(h: Hyper, weight_decay: float) -> bool:
-    """Return True if the step of a tensor has a trust ratio."""
     adapt = getattr(h, "adapt", False)
     return bool(weight_decay != 0 if adapt == "decayed" else adapt)
 

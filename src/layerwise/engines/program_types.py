@@ -34,7 +34,6 @@ class Program(NamedTuple):
 
     @property
     def num_totals(self) -> int:
-        """Return the number of totals in all rounds."""
         return self.first_total(len(self.rounds))
 
     def kept_before_sums(self, number: int) -> bool:

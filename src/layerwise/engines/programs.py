@@ -104,7 +104,6 @@ def rows_and_columns(job: Job) -> tuple[Dims, Dims]:
 
 
 def program_for(job: Job) -> Program:
-    """Return the program of a job that has one."""
     found = printed_for(type(job.h))
     if found is None:
         raise LookupError(why_not_printed(job))
@@ -199,7 +198,6 @@ class SettingsNumbers:
         return self.in_namespace(np, now)
 
     def in_namespace(self, xp: Functions, now: Now) -> tuple[Scalar, ...]:
-        """Return the same for a `now` that may have arrays."""
         k = () if self._coefficients is None else self._coefficients(xp, self._h, now)
         if k and isinstance(k[-1], tuple):  # a group, of which there is at most one
             k = (*k[:-1], *k[-1])

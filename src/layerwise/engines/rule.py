@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import pairwise, starmap
 from math import prod
 from typing import NamedTuple
@@ -70,13 +69,13 @@ class RuleEngine(Engine):
         return self.lists is not None and not (waits and job.h.adds_products)
 
     def prepare(self, jobs: Sequence[Job], layouts: object = None) -> PreparedRules:
-        """Plan the step of these jobs."""
         return PreparedRules(self, jobs)
 
 
 class JobGroup(NamedTuple):
     """A job, or several that are stacked or in lists, driven as one."""
 
+    arrays: Arrays
     places: tuple[int, ...]
     jobs: tuple[Job, ...]
     grads: tuple[Array, ...]
@@ -93,8 +92,127 @@ class JobGroup(NamedTuple):
     def now(self) -> Now:
         """The numbers of the step: for jobs in lists, one set for all."""
         if self.lists is None:
-            return self.nows[0]
+            like = self.jobs[0].p
+            return Now(*(x if x is None or is_number(x) else self.arrays.read(x, like) for x in self.nows[0]))
         return Now(*(x[0] if x[0] is None else self.lists.joined_number(x) for x in zip(*self.nows, strict=True)))
+
+    @property
+    def xp(self) -> Functions:
+        return self.arrays.xp if self.skip is None and not self.waits else self.arrays.pure
+
+    def run(self, dim: int = 0, slices: Sequence[slice] = (slice(None),)) -> TensorRun:
+        job = self.jobs[0]
+        shape, block_dims = job.whole, job.block_dims
+        if self.several:
+            shape = (*shape, len(self.jobs)) if self.lists is None else self.lists.shape
+            block_dims = (*block_dims, len(shape) - 1)
+        rules = tuple(self._stepping(dim, cut) for cut in slices)
+        counted = None if self.lists is None else self.lists.num_entries
+        return TensorRun(rules, shape, block_dims, job.h.needs_model_sum, dim, self.places, counted)
+
+    def _stepping(self, dim: int, cut: slice) -> Asking[Stats]:
+        """Drive the rule on one slice, and write each result to its place as soon as it is known."""
+        p, g, *state = self._columns() if self.several else self._sliced(dim, cut)
+        # Statistics that other slices read as well must not be overwritten.
+        shared = {id(s) for s in self.jobs[0].state} if cut != slice(None) else set()
+        rule, answer = self._begun((p, g, *state), shared), None
+        kept: RuleState = ()
+        while True:
+            try:
+                asked = [rule.send(answer)]
+            except StopIteration as end:
+                done: Stepped = end.value
+                break
+            if isinstance(asked[0], Keep):
+                answer = kept = asked[0].state if self.waits else self._kept(state, asked[0].state)
+            else:
+                answer = yield asked.pop()  # so that nothing here holds the terms while other rules run
+        if self.waits:
+            yield ()
+        written = () if self.waits else tuple(map(id, kept))
+        self._put(*_others(state, done.state, written))
+        self._put((p,), (apply_moves(self.xp, self._read(p), done.moves),))
+        return done.stats
+
+    def _begun(self, stored: Sequence[Array], shared: set[int]) -> Asking[Stepped]:
+        job, copy = self.jobs[0], self.arrays.copy
+        each = (copy(x) if x is not None and id(x) in shared else x for x in stored)
+        p, g, *state = (x if x is None else self._read(x) for x in each)
+        stepping: Asking[Stepped] = job.rule.step(self.xp, p, g, job.rule.State(*state), job.h, self.now)
+        return stepping
+
+    def _kept(self, stored: Sequence[Array], state: RuleState) -> RuleState:
+        """Return the state where it is now stored; state that is not stored as numbers is unchanged."""
+        self._put(stored, state)
+        each = (new if has_format(old) else old for old, new in zip(stored, state, strict=True))
+        made: RuleState = self.jobs[0].rule.State(*each)
+        return made
+
+    def _read(self, stored: Array) -> Array:
+        """Return numbers in the dtype of the arithmetic: of one array, or of one array of each stacked job."""
+        arrays, like = self.arrays, self.jobs[0].p
+        if not self.several:
+            return arrays.read(as_numbers(stored), like)
+        if self.lists is not None:
+            return self.lists.read(stored)
+        # Each by itself: gradients of stacked jobs may have dtypes that no library can stack.
+        return arrays.stack([arrays.read(as_numbers(one), like) for one in stored])
+
+    def _put(self, places: Iterable[Array], results: Iterable[Array]) -> None:
+        for stored, new in zip(places, results, strict=True):
+            if stored is new:  # None, or already kept
+                continue
+            if has_format(stored) and self.lists is not None and not self.lists.by_extension(stored):
+                self.lists.encode(stored, new, [now.t for now in self.nows], self.skip)
+                continue
+            if has_format(stored):
+                for k, one in enumerate(stored if self.several else (stored,)):
+                    self._encode(k, one, _entry(new, k) if self.several else new)
+                continue
+            if self.skip is not None:
+                new = self.arrays.xp.where(self.skip, self._read(stored) if self.several else stored, new)
+            if self.lists is not None:
+                self.lists.write(stored, new)
+            elif self.several:
+                self.arrays.write_stack(stored, new)
+            else:
+                self.arrays.write(stored, new)
+
+    def _encode(self, k: int, stored: FormattedArray, new: Array) -> None:
+        """Write numbers, and their companions, in their format."""
+        now, skip = self.nows[k], self.skip
+        if skip is None and stored.write(new, now.t):
+            return
+        for old, x in zip((stored.array, stored.format.beside), stored.encode(new, now.t), strict=True):
+            if x is not None:
+                self.arrays.write(old, x if skip is None else self.arrays.xp.where(skip, old, x))
+
+    def _sliced(self, dim: int, cut: slice) -> Iterator[Array]:
+        """Yield the job's p, g and state along this slice; statistics with size 1 there belong to every slice."""
+        [job], [g] = self.jobs, self.grads
+        place = (slice(None),) * dim + (cut,)
+        for array in self._formatted(job, g):
+            whole = cut == slice(None) or array is None or array.shape[dim] != job.p.shape[dim]
+            yield array if whole else array.group_slice(place) if isinstance(array, FormattedArray) else array[place]
+
+    def _columns(self) -> Iterator[tuple[Array, ...] | None]:
+        """Yield the same of several jobs: each p, each g, each state."""
+        for column in zip(*map(self._formatted, self.jobs, self.grads), strict=True):
+            yield None if column[0] is None else column
+
+    def _formatted(self, job: Job, g: Array) -> tuple[Array, ...]:
+        p, *state = (in_format(self.arrays.bits, x, i, job.storage) for i, x in enumerate((job.p, *job.state)))
+        return p, g, *state
+
+    def joined_stats(self, dim: int, done: Sequence[Stats]) -> Stats:
+        # Slices of one block received the same answers. If the cut runs between blocks, each slice has its own.
+        if dim not in self.jobs[0].block_dims or len(done) == 1:
+            return done[0]
+        concat = self.arrays.xp.concat
+        return {
+            key: first if isinstance(first, float) else concat([one[key] for one in done], dim)
+            for key, first in done[0].items()
+        }
 
 
 class PreparedRules(CheckedInPython):
@@ -105,13 +223,12 @@ class PreparedRules(CheckedInPython):
         self._engine, self._jobs = engine, jobs
         self._groups = _alike(engine, jobs, range(len(jobs)))
         self._together = any(job.h.needs_model_sum for job in jobs)
-        self._measured: list[tuple[tuple[int, ...], bool, Stats]] = []
+        self._measured: list[tuple[tuple[int, ...], bool, Stats]] = []  # without tasks, which hold gradients
         self._lists: dict[tuple[int, ...], Lists] = {}
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: OtherRanks | None = None
     ) -> None:
-        """Drive the rules of all jobs to their end."""
         self.check(grads)
         if others is not None:
             self._in_rounds(grads, nows, skip, others)
@@ -128,9 +245,9 @@ class PreparedRules(CheckedInPython):
             groups = _alike(engine, jobs, places, waits=True)
             some = [task for group in groups for task in self._tasks(group, grads, nows, skip, waits=True)]
             tasks += some
-            buckets.append([_run(engine, task, 0, [slice(None)]) for task in some])
+            buckets.append([task.run() for task in some])
         done = drive_in_rounds(engine.arrays.xp, buckets, others)
-        self._measured = [_measured(task, stats) for task, stats in zip(tasks, done, strict=True)]
+        self._measured = [(task.places, task.several, stats) for task, stats in zip(tasks, done, strict=True)]
 
     def _tasks(
         self,
@@ -151,7 +268,8 @@ class PreparedRules(CheckedInPython):
             for some in map(tuple, self._pieces(alike, in_lists)):
                 own_jobs, own_grads = tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some)
                 lists = self._lists_of(some) if in_lists else None
-                yield JobGroup(some, own_jobs, own_grads, tuple(nows[i] for i in some), skip, waits, lists)
+                own_nows = tuple(nows[i] for i in some)
+                yield JobGroup(engine.arrays, some, own_jobs, own_grads, own_nows, skip, waits, lists)
 
     def _pieces(self, places: Sequence[int], in_lists: bool) -> Iterator[list[int]]:
         """Yield the places of jobs that are alike, as many as step together; in lists, those of one shape together."""
@@ -173,13 +291,6 @@ class PreparedRules(CheckedInPython):
             for k, i in enumerate(places):
                 found[i] = {key: _entry(x, k) for key, x in stats.items()} if several else stats
         return found
-
-
-def _measured(task: JobGroup, stats: Stats) -> tuple[tuple[int, ...], bool, Stats]:
-    """Return the function that reads measurements, with indices alone: a task holds gradients, which must be freed
-    after use.
-    """
-    return task.places, task.several, stats
 
 
 def _entry(x: Array, k: int) -> Array:
@@ -239,9 +350,9 @@ def _buckets(jobs: Sequence[Job], most: int, places: Iterable[int]) -> Iterator[
 
 def _driven(engine: RuleEngine, tasks: Sequence[JobGroup]) -> Iterator[tuple[tuple[int, ...], bool, Stats]]:
     cuts = [_cut(task.jobs[0], engine.slice_size) for task in tasks]
-    runs = [_run(engine, task, *cut) for task, cut in zip(tasks, cuts, strict=True)]
+    runs = [task.run(*cut) for task, cut in zip(tasks, cuts, strict=True)]
     for task, (dim, _), done in zip(tasks, cuts, drive_whole(engine.arrays.xp, runs), strict=True):
-        yield _measured(task, _joined_stats(engine, task, dim, done))
+        yield task.places, task.several, task.joined_stats(dim, done)
         if task.lists is not None:
             task.lists.give_back()
 
@@ -262,152 +373,9 @@ def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
     return dim, list(starmap(slice, pairwise(ends)))
 
 
-def _run(engine: RuleEngine, task: JobGroup, dim: int, slices: Sequence[slice]) -> TensorRun:
-    job = task.jobs[0]
-    shape, block_dims = job.whole, job.block_dims
-    if task.several:
-        shape = (*shape, len(task.jobs)) if task.lists is None else task.lists.shape
-        block_dims = (*block_dims, len(shape) - 1)
-    rules = tuple(_stepping(engine, task, dim, cut) for cut in slices)
-    counted = None if task.lists is None else task.lists.num_entries
-    return TensorRun(rules, shape, block_dims, job.h.needs_model_sum, dim, task.places, counted)
-
-
-def _stepping(engine: RuleEngine, task: JobGroup, dim: int, cut: slice) -> Asking[Stats]:
-    """Drive the rule on one slice, and write each result to its place as soon as it is known."""
-    p, g, *state = _columns(engine, task) if task.several else _sliced(engine, task, dim, cut)
-    # Statistics that other slices read as well must not be overwritten.
-    shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
-    rule, answer = _begun(engine, task, (p, g, *state), shared), None
-    kept: RuleState = ()
-    while True:
-        try:
-            asked = [rule.send(answer)]
-        except StopIteration as end:
-            done: Stepped = end.value
-            break
-        if isinstance(asked[0], Keep):
-            answer = kept = asked[0].state if task.waits else _kept(engine, task, state, asked[0].state)
-        else:
-            answer = yield asked.pop()  # so that nothing here holds the terms while other rules run
-    if task.waits:
-        yield ()
-    written = () if task.waits else tuple(map(id, kept))
-    _put(engine, task, *_others(state, done.state, written))
-    _move(engine, task, p, done)
-    return done.stats
-
-
-def _kept(engine: RuleEngine, task: JobGroup, stored: Sequence[Array], state: RuleState) -> RuleState:
-    """Return the state where it is now stored; state that is not stored as numbers is unchanged."""
-    _put(engine, task, stored, state)
-    made: RuleState = task.jobs[0].rule.State(
-        *(new if has_format(old) else old for old, new in zip(stored, state, strict=True))
-    )
-    return made
-
-
 def _others(
     places: Iterable[Array], results: Iterable[Array], written: Sequence[int]
 ) -> tuple[list[Array], list[Array]]:
     """Return the results that are still to be written, and their places."""
     left = [(place, new) for place, new in zip(places, results, strict=True) if id(new) not in written]
     return [place for place, _ in left], [new for _, new in left]
-
-
-def _begun(engine: RuleEngine, task: JobGroup, stored: Sequence[Array], shared: set[int]) -> Asking[Stepped]:
-    arrays, job = engine.arrays, task.jobs[0]
-
-    def read(one: Array) -> Array:
-        return _read(engine, task, arrays.copy(one) if id(one) in shared else one)
-
-    p, g, *state = (None if one is None else read(one) for one in stored)
-    now = task.now
-    if task.lists is None:
-        now = Now(*(x if x is None or is_number(x) else arrays.read(x, job.p) for x in now))
-    stepping: Asking[Stepped] = job.rule.step(_namespace(engine, task), p, g, job.rule.State(*state), job.h, now)
-    return stepping
-
-
-def _read(engine: RuleEngine, task: JobGroup, stored: Array) -> Array:
-    """Return numbers in the dtype of the arithmetic: of one array, or of one array of each stacked job."""
-    arrays, like = engine.arrays, task.jobs[0].p
-    if not task.several:
-        return arrays.read(as_numbers(stored), like)
-    if task.lists is not None:
-        return task.lists.read(stored)
-    # Each by itself: gradients of stacked jobs may have dtypes that no library can stack.
-    return arrays.stack([arrays.read(as_numbers(one), like) for one in stored])
-
-
-def _move(engine: RuleEngine, task: JobGroup, stored: Array, done: Stepped) -> None:
-    p = _read(engine, task, stored)
-    _put(engine, task, (stored,), (apply_moves(_namespace(engine, task), p, done.moves),))
-
-
-def _namespace(engine: RuleEngine, task: JobGroup) -> Functions:
-    return engine.arrays.xp if task.skip is None and not task.waits else engine.arrays.pure
-
-
-def _put(engine: RuleEngine, task: JobGroup, places: Iterable[Array], results: Iterable[Array]) -> None:
-    arrays = engine.arrays
-    for stored, new in zip(places, results, strict=True):
-        if stored is new:  # None, or already kept
-            continue
-        if has_format(stored) and task.lists is not None and not task.lists.by_extension(stored):
-            task.lists.encode(stored, new, [now.t for now in task.nows], task.skip)
-            continue
-        if has_format(stored):
-            for k, one in enumerate(stored if task.several else (stored,)):
-                _encode(engine, task, k, one, _entry(new, k) if task.several else new)
-            continue
-        if task.skip is not None:
-            new = arrays.xp.where(task.skip, _read(engine, task, stored) if task.several else stored, new)
-        if task.lists is not None:
-            task.lists.write(stored, new)
-        elif task.several:
-            arrays.write_stack(stored, new)
-        else:
-            arrays.write(stored, new)
-
-
-def _encode(engine: RuleEngine, task: JobGroup, k: int, stored: FormattedArray, new: Array) -> None:
-    """Write numbers, and their companions, in their format."""
-    now = task.nows[k]
-    if task.skip is None and stored.write(new, now.t):
-        return
-    for old, x in zip((stored.array, stored.format.beside), stored.encode(new, now.t), strict=True):
-        if x is not None:
-            engine.arrays.write(old, x if task.skip is None else engine.arrays.xp.where(task.skip, old, x))
-
-
-def _sliced(engine: RuleEngine, task: JobGroup, dim: int, cut: slice) -> Iterator[Array]:
-    """Yield the job's p, g and state along this slice; statistics with size 1 there belong to every slice."""
-    [job], [g] = task.jobs, task.grads
-    place = (slice(None),) * dim + (cut,)
-    for array in _fields(engine, job, g):
-        whole = cut == slice(None) or array is None or array.shape[dim] != job.p.shape[dim]
-        yield array if whole else array.group_slice(place) if isinstance(array, FormattedArray) else array[place]
-
-
-def _columns(engine: RuleEngine, task: JobGroup) -> Iterator[tuple[Array, ...] | None]:
-    """Yield the same of several jobs: each p, each g, each state."""
-    for column in zip(*map(partial(_fields, engine), task.jobs, task.grads), strict=True):
-        yield None if column[0] is None else column
-
-
-def _fields(engine: RuleEngine, job: Job, g: Array) -> tuple[Array, ...]:
-    """Return p, g and each part of the state, with their formats."""
-    p, *state = (in_format(engine.arrays.bits, x, i, job.storage) for i, x in enumerate((job.p, *job.state)))
-    return p, g, *state
-
-
-def _joined_stats(engine: RuleEngine, task: JobGroup, dim: int, done: Sequence[Stats]) -> Stats:
-    # Slices of one block received the same answers. If the cut runs between blocks, each slice has its own.
-    if dim not in task.jobs[0].block_dims or len(done) == 1:
-        return done[0]
-    concat = engine.arrays.xp.concat
-    return {
-        key: first if isinstance(first, float) else concat([one[key] for one in done], dim)
-        for key, first in done[0].items()
-    }

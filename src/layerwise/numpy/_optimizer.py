@@ -22,7 +22,7 @@ from layerwise.layout.pieces import lay_out
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import Options, names_of, refitted
-from layerwise.numpy._steps import LIBRARY, PLAIN, RATES, WAYS_OUT, NumpyApi, OccupiedMemory, due_of
+from layerwise.numpy._steps import LIBRARY, PLAIN, RATES, WAYS_OUT, NumpyApi, OccupiedMemory
 from layerwise.options.by_name import Name, as_name, check_matched, check_twin, first_few
 from layerwise.options.misspellings import advice, check_keywords, explaining_missing
 from layerwise.options.settings import Hyper, scheduled
@@ -118,7 +118,8 @@ class Optimizer(Like):
     def _take(self, weights: Mapping[Name, Array], grads: Mapping[Name, Array], whole: bool) -> list[FirstStep]:
         """Step these names: all, or none if one cannot be stepped. Return what are first steps."""
         api, kept = NumpyApi(self, whole), self._tensors
-        due = due_of(weights, grads, whole)
+        names = [name for name, g in grads.items() if not (whole and g is None)]
+        due = TensorsToStep(names, [weights[name] for name in names], [grads[name] for name in names])
         known = not whole or (self._matched and not self._unmet)
         step = kept.reusable_step(api, due) if known and {*map(type, due.names)} <= PLAIN else None
         if step is None:
@@ -132,7 +133,9 @@ class Optimizer(Like):
             due = due._replace(grads=memory.apart(due.grads))
             with np.errstate(all="ignore"):
                 firsts = kept.step_tensors(api, due, self._options.engines, step)
-        self._note(weights, whole)
+        self._matched |= whole  # a step of all has checked that all patterns match a name
+        if not weights.keys() <= self._seen.keys():
+            self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
         return firsts
 
     def _checked(
@@ -157,13 +160,6 @@ class Optimizer(Like):
                 f"the weights are {first_few(weights)} and start with new state. Pass weights by the names with which "
                 "they were saved."
             )
-
-    def _note(self, weights: Mapping[Name, Array], whole: bool) -> None:
-        """Remember the names that were given, and that all patterns match one."""
-        if whole and not self._matched:
-            self._matched = True
-        if not weights.keys() <= self._seen.keys():
-            self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
 
     def _named(self, name: object, given: Container[object]) -> Name:
         own = as_name(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ SCALE = checks.number(0)
 
 
 def names_of(hyper: type[Hyper]) -> list[str]:
-    """Return the names of all options of an optimizer."""
     return list(dict.fromkeys([*options_in_order(hyper), *BY_NAME, *FLAGS, *OPTIONS, "engine"]))
 
 
@@ -122,23 +120,18 @@ def _check_decay(h: type[Hyper], argument: str, value: object) -> float | str:
     return found if isinstance(found, str) else float(found)
 
 
-def _may_begin(rule: ModuleType, field: str) -> bool:
-    """Return True if a part of the state may begin at 0, or be dropped, during training: also an average that may be
-    negative.
-    """
-    return is_signed(rule, field) or field in rule.State._field_defaults
-
-
 def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Slot:
     """Return the slot of one name for changed options; raise if the present state does not allow them."""
     state, dtypes, others = NamedState(Arrays(), dict(slot.arrays)), options.h.state_dtypes(), before.h.state_dtypes()
     wide = any(slot.arrays[field].dtype == np.float64 for field in plan.state_shapes if field in slot.arrays)
     for field, shape in plan.state_shapes.items():
+        # At 0, or dropped, in the middle of a run: also an average that may be negative.
+        may_begin = is_signed(plan.rule, field) or field in plan.rule.State._field_defaults
         old, dtype = slot.arrays.get(field), dtypes.get(field, "float64" if wide else "float32")
         if (None if old is None else old.shape) == shape:
             if old is not None and dtypes.get(field) != others.get(field):
                 state.replace(field, state.in_floating_point(field).astype(dtype))
-        elif _may_begin(plan.rule, field) and (old is None or shape is None):
+        elif may_begin and (old is None or shape is None):
             state.replace(field, None if shape is None else np.zeros(shape, dtype))
         else:
             raise ContradictionError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
 from operator import gt
@@ -37,12 +37,6 @@ WAYS_OUT = WaysOut(
     "Step them with a separate AdamW.",
     'Give each row a rate of its own with blocks="each", or pass `blocks` by name.',
 )
-
-
-def due_of(weights: Mapping[Name, Array], grads: Mapping[Name, Array], whole: bool) -> TensorsToStep:
-    """Return the work as it was given; for all names, those with a gradient."""
-    names = [name for name, g in grads.items() if not (whole and g is None)]
-    return TensorsToStep(names, [weights[name] for name in names], [grads[name] for name in names])
 
 
 class NumpyApi:
@@ -92,7 +86,6 @@ class NumpyApi:
 
 
 def _rates(factors: tuple[float, ...], lr: float, weight_decay: float) -> tuple[float, float]:
-    """Return the rates of names with these factors."""
     found = lr * factors[0], weight_decay * factors[1]
     if inf in found:
         argument = "lr_scale" if found[0] == inf else "decay"

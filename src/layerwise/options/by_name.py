@@ -43,18 +43,12 @@ def _is_id(name: object) -> bool:
 
 def check_twin(name: Name, *names: Container[object]) -> None:
     """Raise if another name differs from this one only in being an integer or a string."""
-    twin = _twin(name)
-    if twin is not None and any(twin in some for some in names):
+    twin: Name = str(name) if isinstance(name, int) else int(name) if re.fullmatch("0|-?[1-9][0-9]*", name) else name
+    if twin != name and any(twin in some for some in names):
         raise ParameterError(
             f"both {name!r} and {twin!r} are names of parameters, but patterns and files cannot tell them apart. Use "
             "one of them."
         )
-
-
-def _twin(name: Name) -> Name | None:
-    if isinstance(name, int):
-        return str(name)
-    return int(name) if re.fullmatch("0|-?[1-9][0-9]*", name) else None
 
 
 def matches(name: Name, pattern: Name) -> bool:
@@ -77,7 +71,6 @@ def check_matched(argument: str, patterns: Iterable[Any], names: Collection[Name
 
 
 def first_few(names: Iterable[object]) -> str:
-    """Return the first few names, in words."""
     first = [repr(name) for name, _ in zip(names, range(6), strict=False)]
     return ", ".join([*first[:5], "…"] if len(first) > 5 else first) or "none"
 
@@ -112,11 +105,8 @@ class ByName:
             object.__setattr__(self, "given", {name: numpy_to_python(x) for name, x in self.given.items()})
             for name, value in self.given.items():
                 if not (isinstance(name, str) or _is_id(name)):
-                    raise HyperparameterError(
-                        sentence(
-                            self.argument, "a mapping from names or patterns", name, "Names are strings or integers."
-                        )
-                    )
+                    allowed, way_out = "a mapping from names or patterns", "Names are strings or integers."
+                    raise HyperparameterError(sentence(self.argument, allowed, name, way_out))
                 self._checked(name, value)
         elif not callable(self.given) and self.given is not None:
             self.check(self.argument, self.given)

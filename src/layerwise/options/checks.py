@@ -155,7 +155,6 @@ def all_matched(argument: str, patterns: Sequence[str], paths: Sequence[str]) ->
 
 
 def is_exhausted(value: object) -> bool:
-    """Return True for an exhausted generator."""
     return inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
 
 
@@ -277,7 +276,6 @@ def is_called_with(function: object, *args: object) -> bool:
 
 
 def _dtype_name(value: Any) -> Any:
-    """Return the name of a dtype of PyTorch, NumPy or JAX."""
     if isinstance(value, (str, int, float, type(None))):
         return value
     if type(value).__module__ == "torch":

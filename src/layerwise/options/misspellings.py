@@ -98,7 +98,6 @@ def explaining_missing(way_out: str) -> Callable[[F], F]:
 
 
 def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) -> None:
-    """Raise an error for unknown keywords."""
     for name in unknown:
         raise UnknownOptionError(f"{of} has no option {name!r}. {advice(name, known)}")
 

@@ -94,7 +94,6 @@ class Question(Checked):
             yield named.optimizer != whose, "like", f"{series} for {whose}", f"That series is of {named.optimizer}."
 
     def has_option(self, setting: str) -> bool:
-        """Return True if the optimizer has this option."""
         return any(spec.name == setting for spec in fields(ENTRIES[self.optimizer].hyper))
 
     @property
@@ -125,7 +124,6 @@ class Question(Checked):
 
     @property
     def reference(self) -> Point | None:
-        """The user's own point."""
         if self.reference_batch is None or self.reference_lr is None:
             return None
         lr = self.reference_lr if self.reference_decay is None else math.sqrt(self.reference_lr * self.reference_decay)

@@ -93,7 +93,6 @@ class GroupSplit(NamedTuple):
 
 
 def _groups(params: Any) -> list[Group]:
-    """Return parameters in groups, as trainers give them, or in one group."""
     given = list(params)
     if given and not isinstance(given[0], Mapping):
         return [{"params": given}]

@@ -319,7 +319,9 @@ class BufferLayout:
         """Free the memory of unused buffers, if that is possible."""
         if self.device.type in RESIZED:
             for buffer in (one for free in self.free.values() for one in free):
-                buffer.flat.untyped_storage().resize_(0)
+                memory = buffer.flat.untyped_storage()
+                if memory.resizable():  # NumPy may have measurements in it
+                    memory.resize_(0)
 
 
 def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
