@@ -336,8 +336,9 @@ def _read(engine: RuleEngine, task: JobGroup, stored: Array) -> Array:
         return arrays.read(as_numbers(stored), like)
     if task.lists is not None:
         return task.lists.read(stored)
-    # Each by itself: gradients of stacked jobs may have dtypes that no library can stack.
-    return arrays.stack([arrays.read(as_numbers(one), like) for one in stored])
+    if has_format(stored[0]) or len({one.dtype for one in stored}) > 1:  # gradients may have any
+        return arrays.stack([arrays.read(as_numbers(one), like) for one in stored])
+    return arrays.read(arrays.stack(stored), like)
 
 
 def _move(engine: RuleEngine, task: JobGroup, stored: Array, done: Stepped) -> None:
@@ -398,6 +399,8 @@ def _columns(engine: RuleEngine, task: JobGroup) -> Iterator[tuple[Array, ...] |
 
 def _fields(engine: RuleEngine, job: Job, g: Array) -> tuple[Array, ...]:
     """Return p, g and each part of the state, with their formats."""
+    if job.storage is None:
+        return job.p, g, *job.state
     p, *state = (in_format(engine.arrays.bits, x, i, job.storage) for i, x in enumerate((job.p, *job.state)))
     return p, g, *state
 
