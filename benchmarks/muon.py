@@ -23,9 +23,11 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import torch
 
 from harness.timing import Timing
+from layerwise.engines.rule import MATRICES
 from layerwise.rules.muon import JORDAN
-from layerwise.rules.newton_schulz import gram_dims, least_work, multiplications
+from layerwise.rules.newton_schulz import WholeIterations, gram_dims, least_work, multiplications
 from layerwise.torch import Muon
+from layerwise.torch.arrays._library import LIBRARY
 from rows import RESULTS, alternately, figures, parser_of, provenance, show, supersede
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -156,6 +158,22 @@ def counted(shapes: Sequence[tuple[int, int]], dtype: str) -> tuple[float, float
     return ours, usual
 
 
+def products_alone(shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
+    """The products of a step, of as many matrices at once, and nothing else."""
+    works = []
+    for shape in sorted({*shapes}):
+        sides = gram_dims(shape, (0,), (1,))
+        work = WholeIterations(LIBRARY.xp, sides, least_work(JORDAN * 5, sides, shape))
+        x = torch.randn(shapes.count(shape), *shape) / math.sqrt(math.prod(shape))
+        works += [(work, some.movedim(0, -1)) for some in x.split(max(1, MATRICES // math.prod(shape)))]
+
+    def multiply() -> None:
+        for work, x in works:
+            work(x)
+
+    return multiply
+
+
 def in_jax(shapes: Sequence[tuple[int, int]]) -> dict[str, Callable[[], Any]]:
     import jax
     import optax
@@ -181,7 +199,10 @@ def processor(step: Callable[[], object]) -> tuple[float, float]:
 
 def timed(name: str, rounds: int, slow: bool) -> list[dict[str, object]]:
     shapes = SHAPES[name]
-    ours = {f"ours, {dtype}": optimizer(Muon, shapes, ns_dtype=dtype).step for dtype in DTYPES}
+    ours: dict[str, Callable[[], Any]] = {
+        f"ours, {dtype}": optimizer(Muon, shapes, ns_dtype=dtype).step for dtype in DTYPES
+    }
+    ours["ours, products alone"] = products_alone(shapes)
     theirs = optimizer(torch.optim.Muon, shapes).step
     others = {"torch.optim.Muon in float32": in_float32(theirs), **of_pytorch_optimizer(shapes)}
     found = alternately({**ours, **others}, rounds, 1, clock=processor)
