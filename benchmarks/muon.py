@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,9 +23,11 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import torch
 
 from harness.timing import Timing
+from layerwise.engines.rule import MATRICES
 from layerwise.rules.muon import JORDAN
-from layerwise.rules.newton_schulz import gram_dims, least_work, multiplications
+from layerwise.rules.newton_schulz import WholeIterations, gram_dims, least_work, multiplications
 from layerwise.torch import Muon
+from layerwise.torch.arrays._library import LIBRARY
 from rows import RESULTS, alternately, figures, parser_of, provenance, show, supersede
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -155,6 +158,22 @@ def counted(shapes: Sequence[tuple[int, int]], dtype: str) -> tuple[float, float
     return ours, usual
 
 
+def products_alone(shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
+    """The products of a step, of as many matrices at once, and nothing else."""
+    works = []
+    for shape in sorted({*shapes}):
+        sides = gram_dims(shape, (0,), (1,))
+        work = WholeIterations(LIBRARY.xp, sides, least_work(JORDAN * 5, sides, shape))
+        x = torch.randn(shapes.count(shape), *shape) / math.sqrt(math.prod(shape))
+        works += [(work, some.movedim(0, -1)) for some in x.split(max(1, MATRICES // math.prod(shape)))]
+
+    def multiply() -> None:
+        for work, x in works:
+            work(x)
+
+    return multiply
+
+
 def in_jax(shapes: Sequence[tuple[int, int]]) -> dict[str, Callable[[], Any]]:
     import jax
     import optax
@@ -171,15 +190,25 @@ def in_jax(shapes: Sequence[tuple[int, int]]) -> dict[str, Callable[[], Any]]:
     return {"ours in JAX": of(lj.muon(0.02)), "optax.contrib.muon": of(optax.contrib.muon(0.02))}
 
 
+def processor(step: Callable[[], object]) -> tuple[float, float]:
+    """The clock of one thread, which counts no time of other programs."""
+    start = time.process_time()
+    step()
+    return (time.process_time() - start,) * 2
+
+
 def timed(name: str, rounds: int, slow: bool) -> list[dict[str, object]]:
     shapes = SHAPES[name]
-    ours = {f"ours, {dtype}": optimizer(Muon, shapes, ns_dtype=dtype).step for dtype in DTYPES}
+    ours: dict[str, Callable[[], Any]] = {
+        f"ours, {dtype}": optimizer(Muon, shapes, ns_dtype=dtype).step for dtype in DTYPES
+    }
+    ours["ours, products alone"] = products_alone(shapes)
     theirs = optimizer(torch.optim.Muon, shapes).step
     others = {"torch.optim.Muon in float32": in_float32(theirs), **of_pytorch_optimizer(shapes)}
-    found = alternately({**ours, **others}, rounds, 1)
+    found = alternately({**ours, **others}, rounds, 1, clock=processor)
     if slow:
-        found |= alternately({"torch.optim.Muon": theirs}, 1, 0)
-    found |= alternately(in_jax(shapes), rounds, 1)
+        found |= alternately({"torch.optim.Muon": theirs}, 1, 0, clock=processor)
+    found |= alternately(in_jax(shapes), rounds, 1, clock=processor)
     base = {"J": found["ours in JAX"]}
     rows = []
     for label, timing in found.items():

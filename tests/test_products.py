@@ -61,7 +61,7 @@ def exact(g):
 
 
 @pytest.mark.parametrize("dtype", ERROR)
-@pytest.mark.parametrize("size", [1.0, 1e-6, 1e20, 1e36])
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e20, 8e37])
 @pytest.mark.parametrize("shape", [(24, 60), (60, 24), (32, 32), (1, 40), (2, 3)], ids=str)
 def test_every_gradient_is_stepped_within_the_error_of_the_dtype(shape, size, dtype):
     g = np.random.default_rng(1).standard_normal(shape)

@@ -2,18 +2,28 @@
 //
 //     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c), its own norm and that of all
 
+// The divisor of finite numbers need not fit their type.
+template <class T>
+void divide(T* __restrict g, int64_t n, double by) {
+  constexpr double FAR = 0x1p64;
+  if (by > FAR * 0x1p36) {
+    for (int64_t i = 0; i < n; i++) g[i] *= T(1 / FAR);
+    by /= FAR;
+  }
+  const T divisor = T(by);
+  if (by != 1)
+    for (int64_t i = 0; i < n; i++) g[i] = g[i] / divisor;
+}
+
 template <class T>
 void ready(const Layer& layer, const T* __restrict from, T* __restrict g, int64_t n) {
   const GradientNumbers& k = *layer.gradient;
   const T scale = T(k.scale), sign = T(k.sign), low = T(k.low), high = T(k.high);
-  const T own = T(layer.clip_own), model = T(layer.clip_model);
   for (int64_t i = 0; i < n; i++) g[i] = from[i] / scale * sign;
   if (low > T(-NO_BOUND) || high < T(NO_BOUND))
     for (int64_t i = 0; i < n; i++) g[i] = at_most(at_least(g[i], low), high);
-  if (own != 1)
-    for (int64_t i = 0; i < n; i++) g[i] = g[i] / own;
-  if (model != 1)
-    for (int64_t i = 0; i < n; i++) g[i] = g[i] / model;
+  divide(g, n, layer.clip_own);
+  divide(g, n, layer.clip_model);
 }
 
 template <class T>

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract.apis import NumPy, arrays, bits, rounded
+from cases import CASES as RULES
+from contract.apis import NumPy, arrays, bits, close, rounded
 
 pytestmark = pytest.mark.offers("extremes")
 SHAPES = {"scalar": (), "vector": (5,), "matrix": (40, 30), "large": (300, 200)}
+each = pytest.mark.parametrize("case", RULES, ids=lambda case: case.name)
 CASES = {
     "Lamb": {"lr": 0.01},
     "Lamb decayed": {"lr": 0.01, "weight_decay": 0.1},
@@ -57,6 +59,22 @@ def test_gradients_of_any_size_have_a_norm_in_lars(api, engine, size):
 def test_gradients_of_any_size_are_clipped_by_norm(api, engine, bound, size):
     options = {"lr": 1.0, "momentum": 0.0, "adapt": False, bound: 10.0}
     compare(api, engine, "Lars", options, numbers(1), numbers(2, size))
+
+
+@pytest.mark.needs("max_grad_norm")
+@each
+@pytest.mark.parametrize("bound", ["max_grad_norm", "max_grad_norm_per_tensor"])
+@pytest.mark.parametrize("most", [1.0, 1e-3])
+def test_no_gradient_is_too_large_to_be_clipped(api, engine, case, bound, most):
+    """Its norm is beyond float32, or only if it is divided by the bound."""
+    shapes = {name: SHAPES[name] for name in ("matrix", "large")}
+    options = {"lr": 0.125, bound: most, **({"blocks": {"large": 2}} if api.has("blocks") else {})}
+    ends = [
+        moved(api, engine, case.name, options, numbers(1, shapes=shapes), *(numbers(t, size, shapes) for t in (2, 3)))
+        for size in (0.125, 2.0**122)
+    ]
+    close(*ends[::-1], 2e-6)
+    assert all(np.abs(x - numbers(1, shapes=shapes)[name]).max() > 1e-6 for name, x in ends[0].items())
 
 
 @pytest.mark.parametrize("case", ["Lamb", "Lamb decayed"])

@@ -14,6 +14,7 @@ from layerwise.catalog.hidden_matrices import is_embedding_or_head
 from layerwise.engines import rule
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.torch import AdamW, Lamb, Mixed, Muon, param_groups
+from layerwise.torch.arrays import _library
 
 
 class Model(nn.Module):
@@ -215,15 +216,16 @@ def test_the_table_of_groups_says_that_muon_has_no_trust_ratio_unless_asked():
 
 
 class Products(TorchDispatchMode):
-    """How many matrices each product is of."""
+    """How many matrices each product is of, and their dtypes."""
 
     def __init__(self):
         super().__init__()
-        self.seen = []
+        self.seen, self.dtypes = [], []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.bmm.default:
+        if func in (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default):
             self.seen.append(args[0].shape[0])
+            self.dtypes.append(args[0].dtype)
         return func(*args, **(kwargs or {}))
 
 
@@ -248,6 +250,20 @@ def test_matrices_of_a_shape_are_one_product(shape, options):
     assert set(products.seen) == {3 * of_one}
     for p, q in zip(together, alone, strict=True):
         torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-11)
+
+
+def test_a_processor_with_units_for_bfloat16_has_as_many_products_for_all_matrices_as_for_one(monkeypatch):
+    monkeypatch.setattr(_library, "_quick", lambda device: "bfloat16")
+    monkeypatch.setattr(_library, "multiplies", _library.multiplies.__wrapped__)  # without what it knows of this one
+    params = [nn.Parameter(torch.randn(8, 12)) for _ in range(200)]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    opt = Muon(params)
+    with Products() as products:
+        opt.step()
+    assert products.seen == [200] * 17
+    assert set(products.dtypes) == {torch.bfloat16}
+    assert {row["products"] for row in opt.storage().values()} == {"bfloat16"}
 
 
 def test_batches_are_bounded(monkeypatch):

@@ -155,8 +155,9 @@ class JobGroup(NamedTuple):
             return arrays.read(as_numbers(stored), like)
         if self.lists is not None:
             return self.lists.read(stored)
-        # Each by itself: gradients of stacked jobs may have dtypes that no library can stack.
-        return arrays.stack([arrays.read(as_numbers(one), like) for one in stored])
+        if has_format(stored[0]) or len({one.dtype for one in stored}) > 1:  # gradients may have any
+            return arrays.stack([arrays.read(as_numbers(one), like) for one in stored])
+        return arrays.read(arrays.stack(stored), like)
 
     def _put(self, places: Iterable[Array], results: Iterable[Array]) -> None:
         for stored, new in zip(places, results, strict=True):
@@ -201,6 +202,8 @@ class JobGroup(NamedTuple):
             yield None if column[0] is None else column
 
     def _formatted(self, job: Job, g: Array) -> tuple[Array, ...]:
+        if job.storage is None:
+            return job.p, g, *job.state
         p, *state = (in_format(self.arrays.bits, x, i, job.storage) for i, x in enumerate((job.p, *job.state)))
         return p, g, *state
 

@@ -12,7 +12,7 @@ On devices without float64, and in JAX before 0.8, all three columns are measure
 from __future__ import annotations
 
 from functools import cache, partial
-from math import inf
+from math import inf, sqrt
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -64,10 +64,17 @@ def limits(dtype: Dtype) -> SquareLimits:
     return SquareLimits(low, high, 2.0**power, float(own.max))
 
 
+FAR = 2.0**64
+
+
 class Root(NamedTuple):
-    """The root of a total or of a mean."""
+    """The root of a total or of a mean: a number that fits the dtype, and the power of two that it is multiplied by."""
 
     value: Array
+    unit: Array
+
+    def __truediv__(self, n: float) -> Root:
+        return Root(self.value, self.unit / sqrt(n))
 
 
 def has_float64() -> bool:
@@ -84,7 +91,10 @@ def sum_squares(x: Array, dims: Shape, entries: int | None) -> ScaledSquares | R
     """
     if not has_float64():
         columns = _in_one_pass(x, dims)
-        return columns if entries is None else Root(length(columns / entries))
+        if entries is None:
+            return columns
+        columns = columns / entries
+        return _root(length(columns), length(columns / FAR / FAR), x.dtype)
     dtype = real(x.dtype)
     its = limits(dtype)
     with jax.enable_x64(True):
@@ -92,7 +102,14 @@ def sum_squares(x: Array, dims: Shape, entries: int | None) -> ScaledSquares | R
         if entries is None:
             others = squares * its.factor * its.factor, squares / its.factor / its.factor
             return ScaledSquares(*(one.astype(dtype) for one in (squares, *others)))
-        return Root(_divided(root(INLINED, squares / entries), 1.0, its).astype(dtype))
+        norm = root(INLINED, squares / entries)
+        return _root(norm, norm / FAR, dtype)
+
+
+def _root(norm: Array, lowered: Array, dtype: Dtype) -> Root:
+    """Return a norm, or where this might not fit the dtype, the norm divided by FAR."""
+    large = lowered > 2.0**36
+    return Root(_select(large, lowered, norm).astype(dtype), jnp.where(large, FAR, 1.0).astype(dtype))
 
 
 def _in_one_pass(x: Array, dims: Shape) -> ScaledSquares:
@@ -110,7 +127,7 @@ def _in_one_pass(x: Array, dims: Shape) -> ScaledSquares:
 def length(squares: ScaledSquares | Root) -> Array:
     """Return the root: finite, and not 0 for finite numbers that are not all 0."""
     if isinstance(squares, Root):
-        return squares.value
+        return _divided(squares.value, 1 / squares.unit, limits(squares.value.dtype))
     first = squares.plain
     its = limits(first.dtype)
     small, large = first < its.low, first > its.high

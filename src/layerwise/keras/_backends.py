@@ -110,7 +110,8 @@ class OnJax(BackendFunctions):
         with jax.enable_x64(True):
             wide = terms.astype("float64")
             root = self.sqrt(self.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide)
-            return ScaledSum(root.astype(terms.dtype), self.ones((), terms.dtype))
+            unit = self.where(root > 2.0**100, 2.0**32, 1.0)  # so that both fit the dtype
+            return ScaledSum((root / unit).astype(terms.dtype), (unit * unit).astype(terms.dtype))
 
     def still(self, numbers: Array) -> Array:
         """Return numbers that no loop recomputes for each element."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from layerwise.options.settings import Caution, Hyper
 from layerwise.options.values import Scalar, is_infinite, is_number, is_on
-from layerwise.rules.arrays import length
+from layerwise.rules.arrays import length, scaled
 from layerwise.rules.requests import Array, Asking, Functions, Mean, ModelSquares, Now, Squares
-from layerwise.rules.scalars import at_least
+from layerwise.rules.scalars import at_least, choose, one_like
 
 
 def prepare_gradient(xp: Functions, g: Array, h: Hyper, now: Now) -> Asking[Array]:
@@ -28,18 +28,27 @@ def prepare_gradient(xp: Functions, g: Array, h: Hyper, now: Now) -> Asking[Arra
     own, model = getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
     if is_on(own):
         (gg,) = yield (Squares(g),)
-        g = _shortened(xp, g, length(xp, gg, g), own)
+        g = _shortened(xp, g, gg, own)
     if is_on(model):
         (gg,) = yield (ModelSquares(g),)
-        g = _shortened(xp, g, length(xp, gg, g), model)
+        g = _shortened(xp, g, gg, model)
     return g
 
 
-def _shortened(xp: Functions, g: Array, norm: Scalar, bound: Scalar) -> Array:
+FAR = 2.0**64  # a part of a divisor that the dtype may not hold
+
+
+def _shortened(xp: Functions, g: Array, squares: Scalar, bound: Scalar) -> Array:
     """Return g / max(1, norm/bound), and g itself without a bound: the global norm may be infinite, and inf/inf is
-    nan.
+    nan. The norm of finite numbers need not fit their dtype, so g may be divided in two steps.
     """
-    return g if is_infinite(bound) else g / at_least(xp, norm / bound, 1.0)
+    if is_infinite(bound):
+        return g
+    divisor = at_least(xp, length(xp, squares, g) / bound, 1.0)
+    farther = length(xp, squares / FAR / FAR, g) / bound
+    apart = farther > 2.0**36
+    g = scaled(choose(xp, apart, 1 / FAR, one_like(xp, farther)), g)
+    return g / choose(xp, apart, farther, divisor)
 
 
 LEAST_SHARE = 1e-3  # the dtype of the elements, in which fewer may be counted

@@ -48,7 +48,7 @@ from layerwise.options.fields import option
 from layerwise.options.settings import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, with_values
 from layerwise.options.values import is_one, is_zero
 from layerwise.rules import factored_dims
-from layerwise.rules.arrays import add, add_unless_off, after_moves, final, mix, shrinking
+from layerwise.rules.arrays import add_overwriting, add_unless_off, after_moves, final, mix, shrinking
 from layerwise.rules.clipping import prepare_gradient
 from layerwise.rules.newton_schulz import (
     Polynomial,
@@ -236,7 +236,7 @@ def step(xp: Functions, p: Array, g: Array, state: State, h: Muon, now: Now) -> 
     u = g = add_unless_off(xp, (yield from prepare_gradient(xp, g, h, now)), k.l2, p)
     if m is not None:
         (m,) = final(xp, mix(xp, k.b, m, k.a, g))
-        u = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
+        u = add_overwriting(xp, k.ahead * m, k.beside, g) if h.nesterov else m
     del g
     x = yield from orthogonalized(xp, u, h.dims, h.ns_coefficients, k.eps, h.ns_dtype)
     r = x if is_one(k.scale) else k.scale * x

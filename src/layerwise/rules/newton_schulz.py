@@ -21,14 +21,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import prod
-from typing import Any, NamedTuple
+from math import prod, sqrt
+from typing import NamedTuple
 
-from layerwise.options.values import Scalar, is_number
-from layerwise.rules.arrays import is_complex, scaled, square
+from layerwise.options.values import Scalar
+from layerwise.rules.arrays import is_complex, length, scaled
 from layerwise.rules.products import HALVES, operand, product, quadratic, symmetric
-from layerwise.rules.requests import Array, Asking, Functions, Gram, Mean, Shape, WholeMatrices
-from layerwise.rules.scalars import at_least, leveling_power, root
+from layerwise.rules.requests import Array, Asking, Functions, Gram, MeanSquare, Shape, WholeMatrices
+from layerwise.rules.scalars import at_least
 
 Polynomial = tuple[float, float, float]
 Stretches = tuple[tuple[Polynomial, ...], ...]
@@ -36,7 +36,6 @@ Stretches = tuple[tuple[Polynomial, ...], ...]
 MOST_GROWTH = 256.0  # of an error in G, within a stretch
 MOST_IN_HALF = 32.0  # the same in 16 bits, for two of Jordan's iterations: a third makes the error three times as large
 UNIT = 8.0  # the norm of x in 16 bits: its fourth power, and sums of such, fit float16
-SMALLER = 2.0**-40  # the factor on sizes that are added up, so that their sum fits float32
 PER_NUMBER = 4000  # multiplications in the time in which an accelerator sends a number
 
 
@@ -146,48 +145,31 @@ def orthogonalized(
     xp: Functions, x: Array, sides: GramDims, stretches: Stretches, eps: Scalar, dtype: str | None = None
 ) -> Asking[Array]:
     """Return x / max(‖x‖, eps) with all singular values brought to about 1. Products have the digits of `dtype`."""
-    own = x.dtype
-    if dtype in HALVES:
-        x = operand(xp, (yield from _of_norm(xp, x, sides, UNIT, eps)), dtype)
+    own, unit = x.dtype, UNIT if dtype in HALVES else 1.0
+    x = operand(xp, (yield from _of_norm(xp, x, sides, unit, eps)), dtype)
     if sides.whole:
-        work, sent = WholeIterations(xp, sides, stretches, eps, dtype), dtype if dtype in HALVES else None
+        work, sent = WholeIterations(xp, sides, stretches, dtype), dtype if dtype in HALVES else None
         (x,) = yield (WholeMatrices(x, sides.kept, sides.summed, work, sent),)
     else:
-        x = yield from _iterated(xp, x, sides, stretches, eps, dtype)
-    return scaled(1 / UNIT if dtype in HALVES else 1.0, xp.asarray(x, dtype=own))
-
-
-def _iterated(
-    xp: Functions, x: Array, sides: GramDims, stretches: Stretches, eps: Scalar, dtype: str | None
-) -> Asking[Array]:
-    """Return the same. In 16 bits x already has the norm UNIT, and the result is UNIT times as long."""
-    kept, summed, shape = sides.kept, sides.summed, tuple(x.shape)
-    unit: float = UNIT if dtype in HALVES else 1.0
-    if unit == 1:
-        x, level = yield from _levelled(xp, x, kept + summed)
-    for i, stretch in enumerate(stretches):
-        (G,) = yield (Gram(x, kept, summed),)
-        x, G = as_matrices(xp, x, kept, summed), operand(xp, G, dtype)
-        if i == 0 and unit == 1:
-            least = eps * (level if is_number(level) else as_matrices(xp, level, kept, summed))
-            size = at_least(xp, root(xp, _trace(xp, G)), least)
-            x, G = x / size, G / size / size
-        x = from_matrices(xp, product(xp, _polynomials(xp, G, stretch, unit, dtype), x, dtype), shape, kept, summed)
-    return x
+        x = yield from _iterated(xp, x, sides, stretches, dtype)
+    return scaled(1 / unit, xp.asarray(x, dtype=own))
 
 
 def _of_norm(xp: Functions, x: Array, sides: GramDims, norm: float, eps: Scalar) -> Asking[Array]:
-    """Return norm·x / max(‖x‖, eps) of each matrix."""
-    x, level = yield from _levelled(xp, x, sides.kept + sides.summed)
-    (mean,) = yield (Mean(square(x), sides.kept + sides.summed),)
-    return x * (norm / at_least(xp, root(xp, mean * sides.entries), eps * level))
+    """Return norm·x / max(‖x‖, eps) of each matrix. Unlike ‖x‖, the root of the mean square fits the dtype of x."""
+    (mean,) = yield (MeanSquare(x, sides.kept + sides.summed),)
+    entries = sqrt(max(1, sides.entries))
+    return (norm / entries) * (x / at_least(xp, length(xp, mean, x), eps / entries))
 
 
-def _levelled(xp: Functions, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
-    """Return each matrix times a power of two that keeps all products of x within float32, and that number."""
-    (mean,) = yield (Mean(abs(x) * SMALLER, dims),)
-    level = leveling_power(xp, mean / SMALLER)
-    return scaled(level, x), level
+def _iterated(xp: Functions, x: Array, sides: GramDims, stretches: Stretches, dtype: str | None) -> Asking[Array]:
+    """Return the result of all iterations of an x of the norm 1; in 16 bits of the norm UNIT, as the result is."""
+    kept, summed, shape = sides.kept, sides.summed, tuple(x.shape)
+    for stretch in stretches:
+        (G,) = yield (Gram(x, kept, summed),)
+        Q = _polynomials(xp, operand(xp, G, dtype), stretch, UNIT if dtype in HALVES else 1.0, dtype)
+        x = from_matrices(xp, product(xp, Q, as_matrices(xp, x, kept, summed), dtype), shape, kept, summed)
+    return x
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,13 +179,11 @@ class WholeIterations:
     xp: Functions
     sides: GramDims
     stretches: Stretches
-    eps: Scalar
     dtype: str | None = None
 
     @property
     def _does(self) -> Hashable:
-        # An array may neither be hashed nor compared.
-        return self.sides, self.stretches, self.eps if is_number(self.eps) else id(self.eps), self.dtype
+        return self.sides, self.stretches, self.dtype
 
     def __hash__(self) -> int:
         return hash(self._does)
@@ -212,18 +192,13 @@ class WholeIterations:
         return isinstance(other, WholeIterations) and self._does == other._does
 
     def __call__(self, x: Array) -> Array:
-        asking, answer = _iterated(self.xp, x, self.sides, self.stretches, self.eps, self.dtype), None
+        asking, answer = _iterated(self.xp, x, self.sides, self.stretches, self.dtype), None
         while True:
             try:
                 [asked] = asking.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = (gram(self.xp, *asked) if isinstance(asked, Gram) else _mean(self.xp, asked),)
-
-
-def _mean(xp: Functions, asked: Any) -> Array:
-    dims = asked.dims or ()
-    return xp.sum(asked.terms, axis=dims, keepdims=True) / max(1, prod(asked.terms.shape[d] for d in dims))
+            answer = (gram(self.xp, *asked),)
 
 
 def _polynomials(xp: Functions, G: Array, stretch: Sequence[Polynomial], unit: float, dtype: str | None) -> Array:
@@ -235,14 +210,6 @@ def _polynomials(xp: Functions, G: Array, stretch: Sequence[Polynomial], unit: f
         if i + 1 < len(stretch):
             G = operand(xp, symmetric(xp, operand(xp, symmetric(xp, Z, G), dtype), Z), dtype)
     return Q
-
-
-def _trace(xp: Functions, G: Array) -> Array:
-    """Return the trace of each matrix, with two dimensions of size 1."""
-    count, n, _ = G.shape
-    diagonal = xp.reshape(xp.reshape(G, (count, n * n))[:, :: n + 1], (count, 1, n))
-    found = xp.sum(diagonal, axis=(2,), keepdims=True)
-    return found.real if is_complex(found) else found
 
 
 def _order(ndim: int, kept: Shape, summed: Shape) -> list[int]:

@@ -91,9 +91,10 @@ class Squares(NamedTuple):
 
 
 class MeanSquare(NamedTuple):
-    """The same sum, divided by the number of entries."""
+    """The same sum, divided by the number of entries: of the whole, or along the dimensions `dims` of the tensor."""
 
     terms: Array
+    dims: Shape | None = None
 
 
 class Gram(NamedTuple):

@@ -120,15 +120,16 @@ def load_gradient_factors(k, divisor, C: tl.constexpr):
     """Load the numbers that scale, clip and divide the gradients of a job."""
     scale, sign = tl.load(k + col.G_SCALE).to(C.COMPUTE), tl.load(k + col.SIGN).to(C.COMPUTE)
     low, high = tl.load(k + col.GRAD_LOW).to(C.COMPUTE), tl.load(k + col.GRAD_HIGH).to(C.COMPUTE)
-    return scale, sign, low, high, divisor.to(C.COMPUTE)
+    unit = tl.where(divisor > 2.0**100, 2.0**-64, 1.0)  # the divisor of finite numbers need not fit their dtype
+    return scale, sign, low, high, unit.to(C.COMPUTE), (divisor * unit).to(C.COMPUTE)
 
 
 @triton.jit
 def ready(g, wanted, READY: tl.constexpr):
     """Return the gradient ready for use (rules/parts.py): g / g_scale, negated, clipped by value and by norms."""
     if READY:
-        scale, sign, low, high, divisor = wanted
-        return at_most(at_least(g / scale * sign, low), high) / divisor
+        scale, sign, low, high, unit, divisor = wanted
+        return at_most(at_least(g / scale * sign, low), high) * unit / divisor
     return g
 
 
