@@ -83,6 +83,24 @@ def test_a_rule_says_if_it_reads_weights_that_do_not_decay(case: Case) -> None:
     assert case.hyper(**options).reads_weights or same
 
 
+ALONE = {"weight_decay": 0.0, "decay": "decoupled", "adapt": False, "scale_parameter": False, "normalize": "gradient"}
+WITHOUT_NORMS = [case for case in CASES if case.name != "Fromage"]  # which are infinite
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("case", WITHOUT_NORMS, ids=lambda case: case.name)
+def test_decay_that_is_off_leaves_infinite_weights_though_the_rate_is_an_array(case: Case, jax64: Any) -> None:
+    """0 times inf is nan."""
+    options = {name: value for name, value in ALONE.items() if name in case.options}
+    space, p, g = NAMESPACES[6], np.full((2, 3), np.inf), np.arange(1.0, 7).reshape(2, 3)
+    settings = case.hyper(lr=0.1, **options).fit(g.shape, (), 1e-16)
+    shapes = case.rule.shapes(settings, g.shape)
+    state = type(shapes)(*(None if s is None else space.xp.zeros(s) for s in shapes))
+    now = Now(space.xp.asarray(1.0), space.xp.asarray(0.1), 0.0)
+    [[done]] = drive_whole(space.xp, [TensorRun((case.rule.step(space.xp, p, g, state, settings, now),), g.shape)])
+    np.testing.assert_array_equal(apply_moves(space.xp, p, done.moves), p)
+
+
 @each_case
 def test_stats_are_what_the_step_used(case: Case) -> None:
     p, g = np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])

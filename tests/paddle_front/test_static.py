@@ -396,7 +396,7 @@ def test_some_parameters_are_left_out():
             opt.minimize(loss, parameters=["nobody"])
         with pytest.raises(ParameterError, match="must be one number, but has the shape"):
             opt.minimize(hidden)
-        with pytest.raises(ParameterError, match="`loss` must be a tensor, but is float"):
+        with pytest.raises(ParameterError, match="`loss` must be a variable of the program, but is of type float"):
             opt.minimize(1.0)
         _, pairs = opt.minimize(loss, no_grad_set={hidden, "last.b"})
     assert [p.name for p, _ in pairs] == ["last.w"]

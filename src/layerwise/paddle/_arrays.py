@@ -190,8 +190,8 @@ def is_same(one: Tensor, p: Tensor) -> bool:
 def check_loss(loss: object) -> None:
     """Raise unless this is a loss: a tensor, or in the static graph a variable, of one number."""
     if not isinstance(loss, paddle.Tensor if paddle.in_dynamic_mode() else Variable):
-        shown = type(loss).__name__
-        raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
+        allowed = "a tensor, after its backward()" if paddle.in_dynamic_mode() else "a variable of the program"
+        raise ParameterError(f"`loss` must be {allowed}, but is of type {type(loss).__name__}. Pass the loss.")
     if isinstance(loss, Variable) and prod(shape_of(loss)) != 1:
         raise ParameterError(f"`loss` must be one number, but has the shape {shape_of(loss)}. Pass its mean().")
 

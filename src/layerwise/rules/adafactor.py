@@ -61,7 +61,7 @@ from layerwise.rules.requests import (
     Statistic,
     Stepped,
 )
-from layerwise.rules.scalars import at_least, at_most, choose, named, once_a_step
+from layerwise.rules.scalars import at_least, at_most, choose, named, once_a_step, product
 
 UNIT_OR_NONE = number(0, 1) | NONE
 BETA2 = number(0, 1)
@@ -288,10 +288,8 @@ def _factor_and_cap(now: Now, h: Adafactor) -> tuple[Scalar, Scalar]:
 
 def _decay(now: Now, h: Adafactor) -> Scalar:
     """Return the fraction by which p decays, whatever the size of its step."""
-    if is_zero(now.weight_decay):
-        return 0.0
     factor, cap = _factor_and_cap(now, h) if h.relative_step else (now.lr, 1.0)
-    return (factor * cap if h.decay_scale == "lr" else 1.0) * now.weight_decay
+    return product(factor * cap if h.decay_scale == "lr" else 1.0, now.weight_decay)
 
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Adafactor, now: Now) -> Asking[Stepped]:

@@ -17,7 +17,7 @@ from layerwise.options.settings import ClippedByNorm, OneNumberPerLayer, Schedul
 from layerwise.rules.arrays import length, mix, shrinking
 from layerwise.rules.clipping import prepare_gradient
 from layerwise.rules.requests import Array, Asking, Coefficients, Functions, MeanSquare, Now, PerLayer, Shape, Stepped
-from layerwise.rules.scalars import named, once_a_step, one_minus_power, root
+from layerwise.rules.scalars import named, once_a_step, one_minus_power, product, root
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def coefficients(xp: Functions, h: AdamMini, now: Now) -> Coefficients:
         eps_root=h.eps_root,
         eps=h.eps,
         lr=now.lr / one_minus_power(xp, b1, now.t),  # corrected for m's start at 0
-        shrink=now.lr * now.weight_decay,  # p ← p − shrink·p first
+        shrink=product(now.lr, now.weight_decay),  # p ← p − shrink·p first
     )
 
 

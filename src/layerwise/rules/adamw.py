@@ -27,7 +27,7 @@ from layerwise.options.values import is_zero
 from layerwise.rules.arrays import add, add_unless_off, final, mix, shrinking, square
 from layerwise.rules.clipping import prepare_gradient
 from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Nonnegative, Now, Shape, Stepped
-from layerwise.rules.scalars import named, once_a_step, one_minus_power
+from layerwise.rules.scalars import named, once_a_step, one_minus_power, product
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def coefficients(xp: Functions, h: AdamW, now: Now) -> Coefficients:
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     return named(
         l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
-        shrink=lr * lam if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p
+        shrink=product(lr, lam) if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p
         b1=b1,  # m ← b1·m + a1·g
         a1=1 - b1,
         b2=b2,  # v ← b2·v + a2·g²

@@ -46,7 +46,7 @@ from layerwise.rules.factors import (
     updated_factors,
 )
 from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Nonnegative, Now, Shape, Statistic, Stepped
-from layerwise.rules.scalars import named, once_a_step
+from layerwise.rules.scalars import named, once_a_step, product
 
 EPS = number(0, above=True)  # with 0, a gradient that is zero from the start would give 0/0
 
@@ -105,7 +105,7 @@ def coefficients(xp: Functions, h: Came, now: Now) -> Coefficients:
         V=AverageCoefficients(b2, 1 - b2, eps1, 0.0),
         S=AverageCoefficients(b3, 1 - b3, eps2, 0.0),
         lr=now.lr,  # p ← p − lam·p − lr·m/√S
-        lam=(now.lr if h.decay_scale == "lr" else 1.0) * now.weight_decay,
+        lam=product(now.lr if h.decay_scale == "lr" else 1.0, now.weight_decay),
     )
 
 

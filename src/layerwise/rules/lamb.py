@@ -59,7 +59,7 @@ from layerwise.rules.requests import (
     Shape,
     Stepped,
 )
-from layerwise.rules.scalars import named, once_a_step, one_minus_power
+from layerwise.rules.scalars import named, once_a_step, one_minus_power, product
 from layerwise.rules.trust import Length, scaled_moves, trust_coefficients
 
 
@@ -144,7 +144,7 @@ def _shrink(lr: Scalar, lam: Scalar, h: Lamb) -> Scalar:
     """Return the fraction by which p decays before everything else."""
     if h.decay != "decoupled":
         return 0.0
-    return lr * lam if h.peak_lr is None else lr * lam * (lr / h.peak_lr)
+    return product(lr, lam) if h.peak_lr is None else product(lr, lam) * (lr / h.peak_lr)
 
 
 def step(xp: Functions, p: Array, g: Array, state: State, h: Lamb, now: Now) -> Asking[Stepped]:

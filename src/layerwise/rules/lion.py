@@ -29,7 +29,7 @@ from layerwise.options.settings import Adapt, Caution, ClippedByNorm, Scheduled,
 from layerwise.rules.arrays import add, add_unless_off, after_moves, final, is_complex, mix, shrinking, square
 from layerwise.rules.clipping import cautious, prepare_gradient
 from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Keep, Now, PerLayer, Shape, Stepped
-from layerwise.rules.scalars import named, once_a_step, root, vanishes
+from layerwise.rules.scalars import named, once_a_step, product, root, vanishes
 from layerwise.rules.trust import Length, scaled_moves, trust_coefficients
 
 
@@ -64,7 +64,7 @@ def coefficients(xp: Functions, h: Lion, now: Now) -> Coefficients:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     return named(
         l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
-        shrink=lr * lam if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p, before everything else
+        shrink=product(lr, lam) if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p, before everything else
         b1=b1,  # u = sign(b1·m + a1·g)
         a1=1 - b1,
         b2=b2,  # m ← b2·m + a2·g

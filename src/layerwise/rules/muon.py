@@ -61,7 +61,7 @@ from layerwise.rules.newton_schulz import (
 from layerwise.rules.products import HALVES
 from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Stepped
 from layerwise.rules.row_normalization import dims_option
-from layerwise.rules.scalars import named, once_a_step, one_minus_power
+from layerwise.rules.scalars import named, once_a_step, one_minus_power, product
 from layerwise.rules.trust import Length, scaled_moves, trust_coefficients
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
@@ -226,7 +226,7 @@ def coefficients(xp: Functions, h: Muon, now: Now) -> Coefficients:
         eps=h.eps,
         scale=h.scale,  # r = scale·x
         lr=now.lr,  # p ← p − lam·p − lr·ratio·r
-        lam=now.lr * lam if h.decay == "decoupled" else 0.0,
+        lam=product(now.lr, lam) if h.decay == "decoupled" else 0.0,
         trust=trust_coefficients(xp, h, lam),
     )
 

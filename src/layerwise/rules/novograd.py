@@ -27,7 +27,7 @@ from layerwise.options.values import Scalar, is_one, is_zero
 from layerwise.rules.arrays import add, add_unless_off, length, shrinking
 from layerwise.rules.clipping import prepare_gradient
 from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Now, PerLayer, Shape, Squares, Stepped
-from layerwise.rules.scalars import choose, named, once_a_step, one_like, one_minus_power, root, vanishes
+from layerwise.rules.scalars import choose, named, once_a_step, one_like, one_minus_power, product, root, vanishes
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def coefficients(xp: Functions, h: NovoGrad, now: Now) -> Coefficients:
         a1=choose(xp, now.t == 1, one, a1 * one) if h.m_start == "direction" else a1,
         lam=0.0 if decoupled else lam,
         lr=now.lr / c1 if h.bias_correction else now.lr,  # p ← p − shrink·p − lr·m
-        shrink=now.lr * lam if decoupled else 0.0,
+        shrink=product(now.lr, lam) if decoupled else 0.0,
     )
 
 

@@ -14,7 +14,7 @@ from layerwise.options.values import Scalar, is_zero
 from layerwise.rules import factored_dims
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Mean, MeanSquare, Now, Shape, Stepped
-from layerwise.rules.scalars import at_least, named, once_a_step, root
+from layerwise.rules.scalars import at_least, named, once_a_step, product, root
 
 
 def dims_option() -> Any:
@@ -65,7 +65,7 @@ def coefficients(xp: Functions, h: RowNormalization, now: Now) -> Coefficients:
         eps=h.eps,
         scale=h.scale,
         lr=now.lr,  # p ← p − lam·p − lr·scale·x
-        lam=now.lr * now.weight_decay,
+        lam=product(now.lr, now.weight_decay),
     )
 
 

@@ -36,6 +36,11 @@ def once_a_step(coefficients: Compute[H]) -> Compute[H]:
     return taken
 
 
+def product(a: Scalar, b: Scalar) -> Scalar:
+    """Return a·b, which is known to be 0 if a factor is."""
+    return 0.0 if is_zero(a) or is_zero(b) else a * b
+
+
 def choose(xp: Functions, condition: object, yes: Scalar, no: Scalar) -> Scalar:
     return (yes if condition else no) if isinstance(condition, bool) else xp.where(condition, yes, no)
 

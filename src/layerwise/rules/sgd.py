@@ -25,7 +25,7 @@ from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, add_unless_off, shrinking
 from layerwise.rules.clipping import prepare_gradient
 from layerwise.rules.requests import Array, Asking, Coefficients, Functions, Now, Shape, Stepped
-from layerwise.rules.scalars import dampening_factor, named, once_a_step
+from layerwise.rules.scalars import dampening_factor, named, once_a_step, product
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def coefficients(xp: Functions, h: SGD, now: Now) -> Coefficients:
     lr, lam = now.lr, now.weight_decay
     return named(
         l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
-        shrink=lr * lam if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p
+        shrink=product(lr, lam) if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p
         damped=dampening_factor(xp, now.t, h.dampening),  # b ← mu·b + damped·g
         mu=h.momentum,
         lr=lr,  # p ← p − lr·b

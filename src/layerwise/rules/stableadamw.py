@@ -38,7 +38,7 @@ from layerwise.rules.requests import (
     Shape,
     Stepped,
 )
-from layerwise.rules.scalars import named, once_a_step, one_minus_power
+from layerwise.rules.scalars import named, once_a_step, one_minus_power, product
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def coefficients(xp: Functions, h: StableAdamW, now: Now) -> Coefficients:
         eps=h.eps,
         threshold=1.0 if h.clip_threshold is None else h.clip_threshold,  # size = lr / max(1, RMS/threshold)
         lr=lr,
-        lam={"step": 0.0, "lr": lr * lam, "none": lam}[h.decay_scale],  # p ← p − (lam + lam_size·size)·p
+        lam={"step": 0.0, "lr": product(lr, lam), "none": lam}[h.decay_scale],  # p ← p − (lam + lam_size·size)·p
         lam_size=lam if h.decay_scale == "step" else 0.0,
     )
 
