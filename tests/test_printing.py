@@ -85,6 +85,7 @@ def value_of(x: Any, known: dict[Any, Any]) -> Any:
 def stepped(program: Any, given: dict[Any, Any], leaf: Any) -> tuple[Any, dict[str, Any]]:
     """The new weights and state, by the program's passes one after the other."""
     known, total = dict(given), 0
+    known |= {answer.leaf: value_of(answer.value, known) for answer in program.answers if program.is_early(answer)}
     for j, requests in enumerate(program.rounds):
         if program.keeps == j:
             kept = {name: value_of(x, known) for name, x in program.keep.items()}

@@ -214,28 +214,53 @@ void measure_as(const Layer& layer, int64_t chunk, double* sums) {
 }
 
 // Makes what an element adds to the sums of its row and of its column, and to another.
-template <class R, class T, class S, bool V>
-LAYERWISE_INLINE void line_element(const R& k, const Arrays<T, S, V>& at, int64_t i, double& row, double& column, double& other) {
+template <class R, class U, class T, class S, bool V>
+LAYERWISE_INLINE void line_element(const R& k, const Arrays<T, S, V>& at, int64_t i, U& row, double& column, U& other) {
   T p = 0, g = 0, s[STATES + LINES] = {}, x[LINES + 1] = {};
   read_element<R, R::TERMS_READ[0]>(at, i, p, g, s);
   k.template terms<0>(p, g, s, x);
-  row = double(x[0]), column = double(x[1]), other = summed<R, 0>(double(x[LINES]), 0);
+  row = U(x[0]), column = double(x[1]), other = summed<R, 0>(U(x[LINES]), 0);
+}
+
+// Adds up a block by its row and the other sum, in U, and adds it to columns. The sums of rows that vary are in memory too.
+template <class R, class U, class T, class S, bool V>
+LAYERWISE_INLINE void line_block(const R k, const Arrays<T, S, V> at, double* __restrict row, double* __restrict column,
+                                 int64_t from, int64_t to, U& of_row, U& other) {
+  U a = 0, b = 0;
+  LAYERWISE_SIMD(reduction(+ : a, b))
+  for (int64_t i = from; i < to; i++) {
+    U a_, b_;
+    double column_;
+    line_element(k, at, i, a_, column_, b_);
+    if (V) row[i] += double(a_);
+    else a += a_;
+    column[i] += column_;
+    if constexpr (R::SUMS[0] > 0) b += b_;
+  }
+  of_row = a, other = b;
+}
+
+template <class R, class T, class S, bool V>
+LAYERWISE_RARE double add_other(const R k, const Arrays<T, S, V> at, int64_t from, int64_t to) {
+  double sum = 0;
+  LAYERWISE_SIMD(reduction(+ : sum))
+  for (int64_t i = from; i < to; i++) {
+    double row, column, other;
+    line_element(k, at, i, row, column, other);
+    sum += other;
+  }
+  return sum;
 }
 
 template <class R, class T, class S, bool V>
 void line_run(const R k, const Arrays<T, S, V> at, double* __restrict row, double* __restrict column, int64_t n, double* sums) {
-  double of_row = 0, other = 0;
-  LAYERWISE_SIMD(reduction(+ : of_row, other))
-  for (int64_t i = 0; i < n; i++) {
-    double row_, column_, other_;
-    line_element(k, at, i, row_, column_, other_);
-    if (V) row[i] += row_;
-    else of_row += row_;
-    column[i] += column_;
-    if constexpr (R::SUMS[0] > 0) other += other_;
+  for (int64_t from = 0, to; from < n; from = to) {
+    to = from + BLOCK < n ? from + BLOCK : n;
+    T of_row, other;
+    line_block(k, at, row, column, from, to, of_row, other);
+    if (!V) *row += double(of_row);
+    if constexpr (R::SUMS[0] > 0) *sums += is_plain(R::TOTALS[0][0]) || fits(other) ? double(other) : add_other(k, at, from, to);
   }
-  if (!V) *row += of_row;
-  if constexpr (R::SUMS[0] > 0) *sums += other;
 }
 
 // Adds up what a program asks of each row and column first. Where only columns vary along a run, or only rows, the sums of

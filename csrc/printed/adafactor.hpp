@@ -2,7 +2,7 @@
 
 // What Adafactor computes before it reads a tensor, in this order.
 struct AdafactorNumbers {
-  double b2, a2, eps1, least, clips, threshold, rho, eps2, b1, a1, inside, lam, lam_alpha;
+  double b2, a2, eps1, least, most, clips, threshold, rho, eps2, b1, a1, inside, lam, lam_alpha;
 };
 
 template <class T> struct Adafactor : Usual {
@@ -11,11 +11,11 @@ template <class T> struct Adafactor : Usual {
     APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
   static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
 
-  T b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4;
+  T b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4;
 
   Adafactor(const Numbers& k, In a) {
-    b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); b1 = T(k.b1); answer0 = T(a[0]);
-    answer1 = T(a[1]); answer2 = T(a[2]); answer3 = T(a[3]); answer4 = T(a[4]);
+    b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); most = T(k.most); b1 = T(k.b1);
+    early0 = T(-k.most); answer0 = T(a[0]); answer1 = T(a[1]); answer2 = T(a[2]); answer3 = T(a[3]); answer4 = T(a[4]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0(a...); }
@@ -23,18 +23,16 @@ template <class T> struct Adafactor : Usual {
 
   void terms_0(T p, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
-    x[0] = y1 / at_least(root(exp_avg_sq_), least);
+    const T y0 = at_most(at_least(g, early0), most) + (g - g);
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1);
+    x[0] = y0 / at_least(root(exp_avg_sq_), least);
     x[1] = p;
   }
 
   T apply(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], x0 = x[0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
+    const T y0 = at_most(at_least(g, early0), most) + (g - g);
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1);
     s[0] = exp_avg_sq_;
     return p - answer0 * unless_off(answer0, p) - answer1 * x0;
   }
@@ -48,10 +46,9 @@ template <class T> struct Adafactor : Usual {
 
   void terms_0_scale_parameter_false(T, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
-    x[0] = y1 / at_least(root(exp_avg_sq_), least);
+    const T y0 = at_most(at_least(g, early0), most) + (g - g);
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1);
+    x[0] = y0 / at_least(root(exp_avg_sq_), least);
   }
 
   static void answer_0_scale_parameter_false(const Numbers& k, In S, In, Out a, Out to) {
@@ -61,9 +58,8 @@ template <class T> struct Adafactor : Usual {
 
   T apply_with_exp_avg(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
+    const T y0 = at_most(at_least(g, early0), most) + (g - g);
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1);
     const T exp_avg_ = b1 * exp_avg + answer2 * x0;
     s[0] = exp_avg_sq_;
     s[1] = exp_avg_;
@@ -85,22 +81,20 @@ template <class T> struct Adafactor : Usual {
 
   void terms_1_with_exp_avg_caution_true(T, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
-    const T y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least));
-    const T exp_avg_ = b1 * exp_avg + y3;
-    const bool y5 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
-    x[0] = y5 ? 1 : 0 * exp_avg_;
+    const T y0 = at_most(at_least(g, early0), most) + (g - g);
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1);
+    const T y2 = answer0 * (y0 / at_least(root(exp_avg_sq_), least));
+    const T exp_avg_ = b1 * exp_avg + y2;
+    const bool y4 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
+    x[0] = y4 ? 1 : 0 * exp_avg_;
   }
 
   T apply_with_exp_avg_caution_true(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
-    const T y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least));
-    const T exp_avg_ = b1 * exp_avg + y3;
+    const T y0 = at_most(at_least(g, early0), most) + (g - g);
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1);
+    const T y2 = answer0 * (y0 / at_least(root(exp_avg_sq_), least));
+    const T exp_avg_ = b1 * exp_avg + y2;
     s[0] = exp_avg_sq_;
     s[1] = exp_avg_;
     return p - answer1 * unless_off(answer1, p) - answer2 * (exp_avg_ * x0 / answer3);
@@ -124,24 +118,21 @@ template <class T> struct Adafactor : Usual {
   }
 
   void terms_0_by_lines(T p, T g, const T*, T* x) const {
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    x[0] = y1 * y1;
-    x[1] = y1 * y1;
+    const T y0 = at_most(at_least(g, early0), most) + (g - g);
+    x[0] = y0 * y0;
+    x[1] = y0 * y0;
     x[2] = p;
   }
 
   void terms_1_by_lines(T, T g, const T* s, T* x) const {
     const T row = s[ROW - S0], column = s[COL - S0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    x[0] = (y0 + (g - g)) * at_most(row * column, answer0);
+    x[0] = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0);
   }
 
   T apply_by_lines(T p, T g, T* s, const T*) const {
     const T row = s[ROW - S0], column = s[COL - S0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = answer2 * ((y0 + (g - g)) * at_most(row * column, answer0));
-    return p - answer1 * unless_off(answer1, p) - y1;
+    const T y0 = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0);
+    return p - answer1 * unless_off(answer1, p) - answer2 * y0;
   }
 
   static void answer_0_by_lines(const Numbers& k, In S, In, Out a, Out to) {
@@ -167,10 +158,9 @@ template <class T> struct Adafactor : Usual {
   }
 
   void terms_0_by_lines_scale_parameter_false(T, T g, const T*, T* x) const {
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    x[0] = y1 * y1;
-    x[1] = y1 * y1;
+    const T y0 = at_most(at_least(g, early0), most) + (g - g);
+    x[0] = y0 * y0;
+    x[1] = y0 * y0;
   }
 
   static void answer_0_by_lines_scale_parameter_false(const Numbers& k, In, In, Out a, Out) {
@@ -184,9 +174,8 @@ template <class T> struct Adafactor : Usual {
 
   T apply_by_lines_with_exp_avg(T p, T g, T* s, const T*) const {
     const T exp_avg = s[0], row = s[ROW - S0], column = s[COL - S0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = answer3 * ((y0 + (g - g)) * at_most(row * column, answer0));
-    const T exp_avg_ = b1 * exp_avg + y1;
+    const T y0 = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0);
+    const T exp_avg_ = b1 * exp_avg + answer3 * y0;
     s[0] = exp_avg_;
     return p - answer1 * unless_off(answer1, p) - answer2 * exp_avg_;
   }
@@ -215,22 +204,20 @@ template <class T> struct Adafactor : Usual {
 
   void terms_2_by_lines_with_exp_avg_caution_true(T, T g, const T* s, T* x) const {
     const T exp_avg = s[0], row = s[ROW - S0], column = s[COL - S0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = answer1 * ((y0 + (g - g)) * at_most(row * column, answer0));
-    const T exp_avg_ = b1 * exp_avg + y1;
-    const bool y3 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
-    x[0] = y3 ? 1 : 0 * exp_avg_;
+    const T y0 = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0);
+    const T exp_avg_ = b1 * exp_avg + answer1 * y0;
+    const bool y2 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
+    x[0] = y2 ? 1 : 0 * exp_avg_;
   }
 
   T apply_by_lines_with_exp_avg_caution_true(T p, T g, T* s, const T*) const {
     const T exp_avg = s[0], row = s[ROW - S0], column = s[COL - S0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = answer1 * ((y0 + (g - g)) * at_most(row * column, answer0));
-    const T exp_avg_ = b1 * exp_avg + y1;
-    const bool y3 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
-    const T y4 = answer3 * (exp_avg_ * (y3 ? 1 : 0 * exp_avg_) / answer4);
+    const T y0 = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0);
+    const T exp_avg_ = b1 * exp_avg + answer1 * y0;
+    const bool y2 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
+    const T y3 = answer3 * (exp_avg_ * (y2 ? 1 : 0 * exp_avg_) / answer4);
     s[0] = exp_avg_;
-    return p - answer2 * unless_off(answer2, p) - y4;
+    return p - answer2 * unless_off(answer2, p) - y3;
   }
 
   static void answer_0_by_lines_with_exp_avg_caution_true(const Numbers& k, In S, In, Out a, Out to) {

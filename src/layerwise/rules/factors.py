@@ -72,12 +72,13 @@ def _without(shape: Shape, dims: Shape) -> Shape:
 
 
 class AverageCoefficients(NamedTuple):
-    """Numbers of an average: V ← b·V + a·(x + eps), with √V and mean(R) no less than `least`."""
+    """Numbers of an average: V ← b·V + a·(x + eps), √V and mean(R) at least `least`, of gradients within `most`."""
 
     b: Scalar
     a: Scalar
     eps: Scalar
     least: Scalar
+    most: Scalar = LARGEST
 
 
 Second = tuple[Array, Array, Array]  # R, C and V; None for those that do not exist
@@ -89,14 +90,14 @@ def factored_update(
     """Return R, C and V updated with g², u = g / √V, mean(u²), and the answers to other requests."""
     R, C, V = moment
     if not factored:
-        (V,) = final(xp, mix(xp, k.b, V, k.a, plus_eps(square(bounded_gradient(xp, g)), k.eps)))
-        u = bounded_gradient(xp, g) / norm_at_least(
+        (V,) = final(xp, mix(xp, k.b, V, k.a, plus_eps(square(bounded_gradient(xp, g, k.most)), k.eps)))
+        u = bounded_gradient(xp, g, k.most) / norm_at_least(
             xp, xp.sqrt(V), k.least
         )  # recomputed, which takes less than to store it
         del g
         uu, *answers = yield (MeanSquare(u), *others)
         return (None, None, V), u, uu, answers
-    g = bounded_gradient(xp, g)
+    g = bounded_gradient(xp, g, k.most)
     answers = yield (*means(xp, square(g), R, *factored), *others)
     R, C, root_V = updated_factors(xp, R, C, answers[:4], k)
     u = g / root_V
@@ -105,11 +106,11 @@ def factored_update(
     return (R, C, None), u, uu, answers[4:]
 
 
-def bounded_gradient(xp: Functions, g: Array) -> Array:
-    """Return the gradient with its finite numbers bounded by LARGEST, and nan for the others."""
+def bounded_gradient(xp: Functions, g: Array, most: Scalar) -> Array:
+    """Return the gradient with its finite numbers bounded, and nan for the others."""
     if is_complex(g):
-        return bounded_gradient(xp, g.real) + 1j * bounded_gradient(xp, g.imag)
-    return xp.clip(g, -LARGEST, LARGEST) + (g - g)
+        return bounded_gradient(xp, g.real, most) + 1j * bounded_gradient(xp, g.imag, most)
+    return xp.clip(g, -most, most) + (g - g)
 
 
 def means(xp: Functions, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:

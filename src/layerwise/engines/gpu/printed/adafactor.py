@@ -14,31 +14,30 @@ from layerwise.engines.gpu.kernels.common import at_least, at_most, root, unless
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
-B2, A2, EPS1, LEAST, CLIPS, THRESHOLD, RHO, EPS2, B1, A1, INSIDE, LAM, LAM_ALPHA = columns(13)
+B2, A2, EPS1, LEAST, MOST, CLIPS, THRESHOLD, RHO, EPS2, B1, A1, INSIDE, LAM, LAM_ALPHA = columns(14)
 
 @triton.jit
 def values(k, a, COMPUTE: tl.constexpr):
     return (tl.load(k + B2).to(COMPUTE), tl.load(k + A2).to(COMPUTE), tl.load(k + EPS1).to(COMPUTE),
-        tl.load(k + LEAST).to(COMPUTE), tl.load(k + B1).to(COMPUTE), tl.load(a + 0).to(COMPUTE),
-        tl.load(a + 1).to(COMPUTE), tl.load(a + 2).to(COMPUTE), tl.load(a + 3).to(COMPUTE), tl.load(a + 4).to(COMPUTE))
+        tl.load(k + LEAST).to(COMPUTE), tl.load(k + MOST).to(COMPUTE), tl.load(k + B1).to(COMPUTE),
+        (-tl.load(k + MOST)).to(COMPUTE), tl.load(a + 0).to(COMPUTE), tl.load(a + 1).to(COMPUTE),
+        tl.load(a + 2).to(COMPUTE), tl.load(a + 3).to(COMPUTE), tl.load(a + 4).to(COMPUTE))
 
 @triton.jit
 def terms_0(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     (exp_avg_sq,) = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    return (y1 / at_least(root(exp_avg_sq_), least), p)
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1)
+    return (y0 / at_least(root(exp_avg_sq_), least), p)
 
 @triton.jit
 def apply(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     (exp_avg_sq,) = s
     x0 = x[0]
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * x0, exp_avg_sq_)
 
 @triton.jit
@@ -59,12 +58,11 @@ def answer_0(k, S, n, old, a, to):
 
 @triton.jit
 def terms_0_scale_parameter_false(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     (exp_avg_sq,) = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    return (y1 / at_least(root(exp_avg_sq_), least),)
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1)
+    return (y0 / at_least(root(exp_avg_sq_), least),)
 
 @triton.jit
 def answer_0_scale_parameter_false(k, S, n, old, a, to):
@@ -79,22 +77,20 @@ def answer_0_scale_parameter_false(k, S, n, old, a, to):
 
 @triton.jit
 def terms_0_with_exp_avg(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    return (y1 / at_least(root(exp_avg_sq_), least), p)
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1)
+    return (y0 / at_least(root(exp_avg_sq_), least), p)
 
 @triton.jit
 def apply_with_exp_avg(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
     x0 = x[0]
     exp_avg_ = b1 * exp_avg + answer2 * x0
-    y1 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y2 = y1 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y2 * y2 + eps1)
+    y1 = at_most(at_least(g, early0), most) + (g - g)
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_, exp_avg_sq_, exp_avg_)
 
 @triton.jit
@@ -117,12 +113,11 @@ def answer_0_with_exp_avg(k, S, n, old, a, to):
 
 @triton.jit
 def terms_0_with_exp_avg_scale_parameter_false(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    return (y1 / at_least(root(exp_avg_sq_), least),)
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1)
+    return (y0 / at_least(root(exp_avg_sq_), least),)
 
 @triton.jit
 def answer_0_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
@@ -139,26 +134,24 @@ def answer_0_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
 
 @triton.jit
 def terms_1_with_exp_avg_caution_true(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least))
-    exp_avg_ = b1 * exp_avg + y3
-    y5 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
-    return (tl.where(y5, 1.0, 0.0 * exp_avg_),)
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1)
+    y2 = answer0 * (y0 / at_least(root(exp_avg_sq_), least))
+    exp_avg_ = b1 * exp_avg + y2
+    y4 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
+    return (tl.where(y4, 1.0, 0.0 * exp_avg_),)
 
 @triton.jit
 def apply_with_exp_avg_caution_true(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
     x0 = x[0]
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least))
-    exp_avg_ = b1 * exp_avg + y3
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0 + eps1)
+    y2 = answer0 * (y0 / at_least(root(exp_avg_sq_), least))
+    exp_avg_ = b1 * exp_avg + y2
     return (p - answer1 * unless_off(answer1, p) - answer2 * (exp_avg_ * x0 / answer3), exp_avg_sq_, exp_avg_)
 
 @triton.jit
@@ -206,24 +199,22 @@ def answer_1_with_exp_avg_caution_true_scale_parameter_false(k, S, n, old, a, to
 
 @triton.jit
 def terms_0_by_lines(k, p, g, s):
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    return (y1 * y1, y1 * y1, p)
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    return (y0 * y0, y0 * y0, p)
 
 @triton.jit
 def terms_1_by_lines(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     row, column = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    return ((y0 + (g - g)) * at_most(row * column, answer0),)
+    return ((at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0),)
 
 @triton.jit
 def apply_by_lines(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     row, column = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = answer2 * ((y0 + (g - g)) * at_most(row * column, answer0))
-    return (p - answer1 * unless_off(answer1, p) - y1,)
+    y0 = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0)
+    return (p - answer1 * unless_off(answer1, p) - answer2 * y0,)
 
 @triton.jit
 def answer_0_by_lines(k, S, n, old, a, to):
@@ -263,9 +254,9 @@ def column_by_lines(k, old, mean, matrix_mean, mean_of_rows):
 
 @triton.jit
 def terms_0_by_lines_scale_parameter_false(k, p, g, s):
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    return (y1 * y1, y1 * y1)
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
+    y0 = at_most(at_least(g, early0), most) + (g - g)
+    return (y0 * y0, y0 * y0)
 
 @triton.jit
 def answer_0_by_lines_scale_parameter_false(k, S, n, old, a, to):
@@ -285,18 +276,16 @@ def answer_1_by_lines_scale_parameter_false(k, S, n, old, a, to):
 
 @triton.jit
 def terms_1_by_lines_with_exp_avg(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg, row, column = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    return ((y0 + (g - g)) * at_most(row * column, answer0),)
+    return ((at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0),)
 
 @triton.jit
 def apply_by_lines_with_exp_avg(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg, row, column = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = answer3 * ((y0 + (g - g)) * at_most(row * column, answer0))
-    exp_avg_ = b1 * exp_avg + y1
+    y0 = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0)
+    exp_avg_ = b1 * exp_avg + answer3 * y0
     return (p - answer1 * unless_off(answer1, p) - answer2 * exp_avg_, exp_avg_)
 
 @triton.jit
@@ -345,24 +334,22 @@ def answer_1_by_lines_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
 
 @triton.jit
 def terms_2_by_lines_with_exp_avg_caution_true(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg, row, column = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = answer1 * ((y0 + (g - g)) * at_most(row * column, answer0))
-    exp_avg_ = b1 * exp_avg + y1
-    y3 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
-    return (tl.where(y3, 1.0, 0.0 * exp_avg_),)
+    y0 = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0)
+    exp_avg_ = b1 * exp_avg + answer1 * y0
+    y2 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
+    return (tl.where(y2, 1.0, 0.0 * exp_avg_),)
 
 @triton.jit
 def apply_by_lines_with_exp_avg_caution_true(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    b2, a2, eps1, least, most, b1, early0, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg, row, column = s
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = answer1 * ((y0 + (g - g)) * at_most(row * column, answer0))
-    exp_avg_ = b1 * exp_avg + y1
-    y3 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
-    y4 = exp_avg_ * tl.where(y3, 1.0, 0.0 * exp_avg_) / answer4
-    return (p - answer2 * unless_off(answer2, p) - answer3 * y4, exp_avg_)
+    y0 = (at_most(at_least(g, early0), most) + (g - g)) * at_most(row * column, answer0)
+    exp_avg_ = b1 * exp_avg + answer1 * y0
+    y2 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
+    y3 = exp_avg_ * tl.where(y2, 1.0, 0.0 * exp_avg_) / answer4
+    return (p - answer2 * unless_off(answer2, p) - answer3 * y3, exp_avg_)
 
 @triton.jit
 def answer_0_by_lines_with_exp_avg_caution_true(k, S, n, old, a, to):
