@@ -231,7 +231,7 @@ def test_weights_that_do_not_fit_a_loaded_state_are_refused_and_state_keeps_its_
 def test_codes_of_row_statistics_are_refused():
     opt = Adafactor(min_dim_size_to_factor=1)
     opt.step("w", np.ones((64, 80), np.float32), np.ones((64, 80), np.float32))
-    codes = {"w/exp_avg_sq_row": np.ones((64, 1), np.uint8), "w/exp_avg_sq_row_scale": np.ones((64, 2), np.float32)}
+    codes = {"w/exp_avg_sq_row": np.ones((64, 1), np.uint8), "w/exp_avg_sq_row_unit": np.ones((64, 2), np.float32)}
     with pytest.raises(StateError, match="'w/exp_avg_sq_row' must be floating point of shape"):
         opt.load_state_dict(opt.state_dict() | codes)
 

@@ -16,6 +16,7 @@ from torch_front.storing import engines, give, made, same, snapshot, walk
 from layerwise.errors import ContradictionError, StateError
 from layerwise.torch import SGD, AdamW, Lamb, Lars, Muon
 from layerwise.torch.arrays import _library
+from layerwise.torch.checkpoints._saving import saved_state
 
 pytestmark = pytest.mark.thinned(1, 2)
 SHAPES = {"matrix": (70, 65), "like": (70, 65), "vector": (4100,), "small": (63, 65), "bias": (17,), "other": (17,)}
@@ -108,10 +109,10 @@ def test_groups_have_formats_of_their_own_and_parameters_may_rest():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("exp_avg_scale", None),
+        ("exp_avg_unit", None),
         ("remainder", torch.zeros(70, 65)),
         ("exp_avg", torch.zeros(70, 65, dtype=torch.uint8)),
-        ("exp_avg_scale", torch.ones(70, 3)),
+        ("exp_avg_unit", torch.ones(70, 3)),
     ],
     ids=str,
 )
@@ -156,7 +157,7 @@ def test_momentum_in_8_bits_takes_lr_in_or_out_by_its_scale():
     new.load_state_dict(opt.state_dict())
     ours, theirs = new.state[other["matrix"]], opt.state[params["matrix"]]
     assert torch.equal(ours["momentum_buffer"], theirs["momentum_buffer"])
-    assert torch.allclose(ours["momentum_buffer_scale"] ** 2 * 0.25, theirs["momentum_buffer_scale"] ** 2)
+    assert torch.allclose(ours["momentum_buffer_unit"] * 0.25, theirs["momentum_buffer_unit"])
 
 
 # ---- the bits of rounding
@@ -272,3 +273,31 @@ def test_slices_have_whole_groups(shapes, blocks, monkeypatch):
         found.append(snapshot(opt, params))
     for key, x in found[0].items():
         assert torch.allclose(x.double(), found[1][key].double(), rtol=1e-5, atol=1e-9), key
+
+
+def in_former_codes(x, signed):
+    """Codes and scales as checkpoints had them before: of |x| or √x the root, in 127 or 255 parts of the largest."""
+    grouped = torch.nn.functional.pad(x, (0, -x.shape[1] % 64)).view(len(x), -1, 64)
+    root = grouped.abs() ** (0.5 if signed else 0.25)
+    scale = root.amax(2) / (127 if signed else 255)
+    codes = (root / scale[:, :, None]).round() * (grouped.sign() if signed else 1)
+    return codes.view(len(x), -1)[:, : x.shape[1]].to(torch.int8 if signed else torch.uint8), scale
+
+
+@pytest.mark.parametrize("wanted", [None, "int8"])
+def test_codes_of_a_former_format_are_loaded_as_numbers(wanted):
+    params = made(shapes={"matrix": (70, 65)})
+    opt = Lamb(params.items(), state_dtype=wanted)
+    m, v = torch.randn(70, 65), torch.rand(70, 65) ** 8 + 1e-6
+    state = {"step": torch.tensor(3.0), "exp_avg": m, "exp_avg_sq": v}
+    for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
+        state[key], state[f"{key}_scale"] = in_former_codes(state[key], signed)
+    opt.load_state_dict({**opt.state_dict(), "state": {0: saved_state(state)}})
+    [loaded] = opt.state.values()
+    assert loaded.keys() == {"step", "exp_avg", "exp_avg_sq"}
+    worst = {"exp_avg": lambda x: (x.abs() * x.abs().max()).sqrt() / 60, "exp_avg_sq": lambda x: x**0.75 / 60}
+    for key, x in (("exp_avg", m), ("exp_avg_sq", v)):
+        assert loaded[key].dtype == torch.float32
+        assert bool(((loaded[key] - x).abs() <= worst[key](x)).all())
+    walk(opt, params, range(1))
+    assert dtypes(opt, params["matrix"])["exp_avg"] == (torch.float32 if wanted is None else torch.int8)
