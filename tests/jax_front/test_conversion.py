@@ -370,5 +370,6 @@ def test_states_that_pytorch_stores_in_few_bytes_are_read_as_numbers(form):
         full = found[-1].weights["p"] if form is True else joined(here["p"], found[-1].weights["p"])
         held = torch_front.full_precision_state_dict(torch.nn.ParameterDict(params), opt)["p"]
         np.testing.assert_array_equal(full, held.numpy())
+    within = 1.9 / 8  # a code is up to an eighth of a number: that of the second step, and nine tenths of the first
     for wide, low in zip(*(jax.tree.leaves(one.inner) for one in found), strict=True):
-        assert np.abs(np.asarray(wide) - np.asarray(low)).max() <= 0.02 * np.abs(np.asarray(wide)).max()
+        assert np.abs(np.asarray(wide) - np.asarray(low)).max() <= within * np.abs(np.asarray(wide)).max()
