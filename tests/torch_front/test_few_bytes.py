@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from reference.former_codes import check, former_state
 from torch.nn import Parameter
 from torch_front.front import bits, busy, fronts, in_slices
 from torch_front.storing import engines, give, made, same, snapshot, walk
@@ -275,29 +276,15 @@ def test_slices_have_whole_groups(shapes, blocks, monkeypatch):
         assert torch.allclose(x.double(), found[1][key].double(), rtol=1e-5, atol=1e-9), key
 
 
-def in_former_codes(x, signed):
-    """Codes and scales as checkpoints had them before: of |x| or √x the root, in 127 or 255 parts of the largest."""
-    grouped = torch.nn.functional.pad(x, (0, -x.shape[1] % 64)).view(len(x), -1, 64)
-    root = grouped.abs() ** (0.5 if signed else 0.25)
-    scale = root.amax(2) / (127 if signed else 255)
-    codes = (root / scale[:, :, None]).round() * (grouped.sign() if signed else 1)
-    return codes.view(len(x), -1)[:, : x.shape[1]].to(torch.int8 if signed else torch.uint8), scale
-
-
 @pytest.mark.parametrize("wanted", [None, "int8"])
 def test_codes_of_a_former_format_are_loaded_as_numbers(wanted):
-    params = made(shapes={"matrix": (70, 65)})
+    params, (stored, numbers) = made(shapes={"matrix": (70, 65)}), former_state()
     opt = Lamb(params.items(), state_dtype=wanted)
-    m, v = torch.randn(70, 65), torch.rand(70, 65) ** 8 + 1e-6
-    state = {"step": torch.tensor(3.0), "exp_avg": m, "exp_avg_sq": v}
-    for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
-        state[key], state[f"{key}_scale"] = in_former_codes(state[key], signed)
+    state = {"step": torch.tensor(3.0), **{key: torch.from_numpy(x) for key, x in stored.items()}}
     opt.load_state_dict({**opt.state_dict(), "state": {0: saved_state(state)}})
     [loaded] = opt.state.values()
-    assert loaded.keys() == {"step", "exp_avg", "exp_avg_sq"}
-    worst = {"exp_avg": lambda x: (x.abs() * x.abs().max()).sqrt() / 60, "exp_avg_sq": lambda x: x**0.75 / 60}
-    for key, x in (("exp_avg", m), ("exp_avg_sq", v)):
-        assert loaded[key].dtype == torch.float32
-        assert bool(((loaded[key] - x).abs() <= worst[key](x)).all())
+    assert loaded.keys() == {"step", *numbers}
+    assert {loaded[key].dtype for key in numbers} == {torch.float32}
+    check(loaded, numbers)
     walk(opt, params, range(1))
     assert dtypes(opt, params["matrix"])["exp_avg"] == (torch.float32 if wanted is None else torch.int8)
