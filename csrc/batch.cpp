@@ -172,9 +172,6 @@ void Batch::add_storage(Layer& l, const Tensor& t, const std::array<int64_t, ROL
   storage_.back() = std::make_unique<Storage>();
   Storage& storage = *storage_.back();
   storage.index = formats.index + base[ROLE_INDEX], storage.group = base[ROLE_GROUP];
-  int64_t last = storage.index;
-  for (int d = 0; d < l.dims; d++) last += std::max<int64_t>(l.size[d] - 1, 0) * l.stride[d][INDEX];
-  storage.close = l.stride[l.dims - 1][INDEX] == 1 && storage.index >> 32 == last >> 32;
   bool in_a_row = storage.group % GROUP_SIZE == 0;
   for (int k = 0; k < ARRAYS; k++) {
     const Formats::One& one = formats.of[size_t(k)];
@@ -311,7 +308,7 @@ void Batch::start() {
     Layer& l = layers_[i];
     reported_[i].fill(0);
     l.low = kernels().low && !l.wide && !l.prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
-    if (l.storage) l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.storage->close);
+    if (l.storage) l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.stride[l.dims - 1][INDEX] == 1);
     if (l.program->rounds == 0) l.program->answer[0](l.k, l.totals, remembered(l).data(), l.answers, reported_[i].data());
   }
 }

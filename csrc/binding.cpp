@@ -119,6 +119,16 @@ using Objects = nb::typed<nb::list, nb::object>;
 // The companions of a job's arrays, in order.
 Objects beside(PyObject* job) { return nb::cast<Objects>(field(job, fields.storage).attr("beside")); }
 
+// Whether an array is contiguous in memory.
+bool without_gaps(const View& view) {
+  int64_t size = size_of(view.dtype);
+  for (int d = view.dims - 1; d >= 0; d--) {
+    if (view.shape[d] > 1 && view.stride[d] * view.unit != size) return false;
+    size *= view.shape[d];
+  }
+  return true;
+}
+
 // A record of one job from when its batch was made, with which later jobs are compared.
 struct Like {
   nb::object h, block_dims;
@@ -328,17 +338,11 @@ class Jobs {
       if (place >= nb::len(arrays) || !look(at(arrays, place++), view, true)) return false;
       like.beside.emplace_back(Operand(k), Seen(view));
       const Seen& seen = like.beside.back().second;
-      if (format == GROUPED ? view.dtype != F32 || !in_a_row(view) : view.dtype != I16 && view.dtype != I8) return false;
+      if (format == GROUPED ? view.dtype != F32 || !without_gaps(view) : view.dtype != I16 && view.dtype != I8) return false;
       const std::vector<int64_t> stride = seen.stride();
       for (size_t d = 0; format == SPLIT && d < tensor.shape.size(); d++)
         if (seen.shape() != tensor.shape || stride[d] / size_of(view.dtype) != tensor.arrays[ROLE_P].stride[d] / 2) return false;
     }
-    return true;
-  }
-  static bool in_a_row(const View& v) {
-    int64_t expected = 1;
-    for (int d = v.dims; d-- > 0; expected *= v.shape[d])
-      if (v.shape[d] > 1 && v.stride[d] * v.unit != expected * size_of(v.dtype)) return false;
     return true;
   }
 
@@ -428,16 +432,6 @@ bool count(Objects tensors) {
   for (size_t i = 0; i < found.size(); i++)
     if (!find_count(PyList_GET_ITEM(tensors.ptr(), Py_ssize_t(i)), found[i])) return false;
   for (int64_t* one : found) ++*one;
-  return true;
-}
-
-// Whether an array is contiguous in memory.
-bool without_gaps(const View& view) {
-  int64_t size = size_of(view.dtype);
-  for (int d = view.dims - 1; d >= 0; d--) {
-    if (view.shape[d] != 1 && view.stride[d] * view.unit != size) return false;
-    size *= view.shape[d];
-  }
   return true;
 }
 

@@ -12,27 +12,19 @@
 
 #ifdef LAYERWISE_MSVC
 #define LAYERWISE_INLINE __forceinline
-#define LAYERWISE_NOINLINE __declspec(noinline)
 #define LAYERWISE_RARE __declspec(noinline)
 #define LAYERWISE_UNREACHABLE() __assume(0)
 // A type of numbers at any address, in memory of any type. MSVC always allows this on these processors.
 #define LAYERWISE_ANYWHERE(T) T
 // Written before a loop that may be vectorized, with its reductions named. MSVC's own pragma does not name them.
 #define LAYERWISE_SIMD(...) __pragma(loop(ivdep))
-#define LAYERWISE_UNROLL(n)
 #else
 #define LAYERWISE_PRAGMA(text) _Pragma(#text)
 #define LAYERWISE_INLINE inline __attribute__((always_inline))
-#define LAYERWISE_NOINLINE __attribute__((noinline))
 #define LAYERWISE_RARE __attribute__((noinline, cold))
 #define LAYERWISE_UNREACHABLE() __builtin_unreachable()
 #define LAYERWISE_ANYWHERE(T) T __attribute__((aligned(1), may_alias))
 #define LAYERWISE_SIMD(...) LAYERWISE_PRAGMA(omp simd __VA_ARGS__)
-#ifdef __clang__
-#define LAYERWISE_UNROLL(n) LAYERWISE_PRAGMA(unroll n)
-#else
-#define LAYERWISE_UNROLL(n) LAYERWISE_PRAGMA(GCC unroll n)
-#endif
 #endif
 
 #ifdef __AVX512F__

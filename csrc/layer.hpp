@@ -50,7 +50,6 @@ struct Stored {
 struct Storage {
   Stored of[ARRAYS];
   int64_t index, group;  // of the layer's first element
-  bool close;            // numbers along the innermost dimension count by one, and the upper halves of all are equal
 };
 
 // The numbers by which a gradient is prepared (rules/clipping.py, `prepare_gradient`); infinite bounds do nothing.

@@ -28,10 +28,11 @@ Word = Whole = Number = Bf16 = F16 = Rest = Symbol
 TYPES = {"Word": "uint32_t", "Number": "float", **dict.fromkeys(("Whole", "Rest"), "int32_t")}
 TYPES |= dict.fromkeys(("Bf16", "F16"), "uint16_t")
 PRINTED = "Printed from layerwise/storage by `make generate`: change that, not this file."
-BY_HAND = {"random", "fraction", "drawn_signed", "drawn_unsigned"}  # in csrc/kernels/formats.hpp
-FOR_CPUS = {"hashed", "taken"}  # whose loops share a hash
+BY_HAND = {"random"}  # in csrc/kernels/formats.hpp
+FOR_CPUS = {"hashed", "taken", "block", "folded", "odd"}  # whose loops share the hash of a block
+CONSTANT = {"mix", "odd"}  # what tables are made of when kernels are compiled
 TAKEN = {"KEPT", "tl", "triton"}
-CALLED = ("as_float", "as_int", "at_least", "bits_of", "float_of")  # functions of kernels/parts.py, and of csrc
+CALLED = ("as_float", "as_int", "at_least", "bits_of", "float_of")  # functions of kernels/common.py, and of csrc
 
 
 def same(x: Any) -> Any:
@@ -46,7 +47,6 @@ BITS: Any = SimpleNamespace(
     as_floats=lambda x: Symbol("as_float", x),
     shifted=lambda x, by: x << by,
     where=Namespace.where,
-    floor=lambda x: Symbol("as_float", Symbol("as_int", x)),  # of what is not below 0
 )
 
 # ---- what is printed
@@ -68,6 +68,18 @@ def hashed(k0: Word, k1: Word, low: Word, high: Word) -> Word:
     return bits.shared_hash((k0, k1), low, high, same)
 
 
+def block(k0: Word, k1: Word, low: Word, high: Word) -> Word:
+    return bits.block((k0, k1), low, high, same)
+
+
+def folded(x: Word) -> Word:
+    return bits.folded(x)
+
+
+def odd(place: Word) -> Word:
+    return bits.odd(place, same)
+
+
 def taken(shared: Word, second: Word) -> Word:
     return bits.bits_of_field(shared, second, same)
 
@@ -76,8 +88,28 @@ def turn(step: Word) -> Word:
     return bits.turn(step, same)
 
 
-def fraction(drawn: Word) -> Number:
-    return quantized_groups.fraction(BITS, drawn)
+def scale_signed(most: Word) -> Word:
+    return quantized_groups.scale_of(BITS, most, signed=True)
+
+
+def scale_unsigned(most: Word) -> Word:
+    return quantized_groups.scale_of(BITS, most, signed=False)
+
+
+def code_signed(size: Number, scale: Number, added: Word) -> Word:
+    return quantized_groups.code_of(BITS, size, scale, added, signed=True)
+
+
+def code_unsigned(size: Number, scale: Number, added: Word) -> Word:
+    return quantized_groups.code_of(BITS, size, scale, added, signed=False)
+
+
+def size_signed(code: Word, scale: Number) -> Number:
+    return quantized_groups.size_of(BITS, code, scale, signed=True)
+
+
+def size_unsigned(code: Word, scale: Number) -> Number:
+    return quantized_groups.size_of(BITS, code, scale, signed=False)
 
 
 def round_bf16(x: Number, drawn: Word) -> Bf16:
@@ -112,17 +144,10 @@ def split_f16_drawn(x: Number, drawn: Word) -> tuple[F16, Rest]:
     return sixteen_bits.split_f16(BITS, x, KEPT, drawn)
 
 
-def drawn_signed(code: Number, share: Number) -> Number:
-    return quantized_groups.drawn_code(BITS, code, share, signed=True)
-
-
-def drawn_unsigned(code: Number, share: Number) -> Number:
-    return quantized_groups.drawn_code(BITS, code, share, signed=False)
-
-
 ALL: tuple[Callable[..., Any], ...] = (
-    mix, at_step, random, hashed, taken, turn, fraction, round_bf16, round_f16, join_bf16, join_f16, split_bf16,
-    split_bf16_drawn, split_f16, split_f16_drawn, drawn_signed, drawn_unsigned,
+    mix, at_step, random, hashed, block, folded, odd, taken, turn, scale_signed, scale_unsigned, code_signed,
+    code_unsigned, size_signed, size_unsigned, round_bf16, round_f16, join_bf16, join_f16, split_bf16, split_bf16_drawn,
+    split_f16, split_f16_drawn,
 )  # fmt: skip
 
 
@@ -194,9 +219,9 @@ def _in_cpp(run: Run) -> str:
     several = len(types) > 1
     kept = "template <int KEPT>\n" * run.is_kept
     given = ", ".join(f"{TYPES[type_]} {name}" for name, type_ in run.given.items())
-    result = f"Two<{', '.join(types)}>" if several else types[0]
+    result, how = f"Two<{', '.join(types)}>" if several else types[0], "constexpr" if run.name in CONSTANT else "inline"
     lines = [*lines, f"return {{{', '.join(cast)}}};" if several else f"return {found[0]};"]
-    return f"{kept}inline {result} {run.name}({given}) {{\n{textwrap.indent(chr(10).join(lines), '  ')}\n}}\n"
+    return f"{kept}{how} {result} {run.name}({given}) {{\n{textwrap.indent(chr(10).join(lines), '  ')}\n}}\n"
 
 
 def _stored(type_: str, x: Any) -> Any:

@@ -31,6 +31,7 @@ namespace {
 #include "../numbers.hpp"
 #include "convert.hpp"
 #include "../printed/storage.hpp"
+#include "draws.hpp"
 #include "formats.hpp"
 #include "runs.hpp"
 #include "gradient.hpp"

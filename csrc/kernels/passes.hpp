@@ -152,9 +152,9 @@ LAYERWISE_INLINE void apply_element(const R& k, const Arrays<T, S, V>& at, int64
 }
 
 template <class R, State FOUND, bool CACHED, class T, class S, bool V, class D>
-void apply_run(const R k, const Arrays<T, S, V> at, int32_t n, const D rounding) {
+void apply_run(const R k, const Arrays<T, S, V> at, int64_t from, int64_t to, const D rounding) {
   LAYERWISE_SIMD()
-  for (int32_t i = 0; i < n; i++) apply_element<R, FOUND, CACHED>(k, at, i, rounding);
+  for (int64_t i = from; i < to; i++) apply_element<R, FOUND, CACHED>(k, at, i, rounding);
 }
 
 // The arrays of a run that are among READS, in the dtype of the arithmetic.
@@ -319,7 +319,9 @@ void apply_as(const Layer& layer, int64_t chunk) {
     const Run<T> run{layer, off, n, scratch};
     auto at = arrays_of<reads, T, S, decltype(varies)::value>(run);
     if (CACHED) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
-    with_rounding<S>(run, [&](const auto& rounding) { apply_run<R, FOUND, CACHED>(k, at, int32_t(n), rounding); });
+    with_rounding<S>(run, [&](int64_t from, int64_t to, const auto& rounding) {
+      apply_run<R, FOUND, CACHED>(k, at, from, to, rounding);
+    });
     run.template write_weights<S>();
     write_back<writes>(run);
   });

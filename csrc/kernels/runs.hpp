@@ -78,12 +78,13 @@ struct Run {
   }
 };
 
-// Calls f with how weights stored as S are rounded where they lie. Those in scratch are rounded when they are written back.
+// Calls f(from, to, draws) with how weights stored as S are rounded where they lie. Those in scratch are rounded when they
+// are written back.
 template <class S, class T, class F>
 inline void with_rounding(const Run<T>& run, F&& f) {
   if constexpr (sizeof(S) != sizeof(T))
-    if (run.in_format(P)) return f(NearDraws(run.draws(P)));
-  f(Nearest{});
+    if (run.in_format(P)) return in_blocks_of(run.draws(P), 0, run.n, f);
+  f(int64_t(0), run.n, Nearest{});
 }
 
 // The longest run that may be taken at once: as long as 32 bits count where nothing has to be copied. Weights and gradients

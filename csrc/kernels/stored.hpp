@@ -32,18 +32,14 @@ void store_stored(const Layer& layer, const int64_t* off, int64_t n, Operand k, 
   if (!layer.storage || layer.storage->of[k].plain()) return store<T>(dtype, at, stride, n, from);
   const Stored& stored = layer.storage->of[k];
   if (stored.format == SPLIT && stored.beside_dtype == I16)
-    return split<16>(dtype, at, stride, beside_of(layer, off, k), int32_t(n), from, Nearest{});
-  const auto grouped = [&](const auto& one) {
-    if (dtype == I8) encode<true>(at, scales_of(layer, off, k), n, from, one);
-    else encode<false>(at, scales_of(layer, off, k), n, from, one);
+    return split<16>(dtype, at, stride, beside_of(layer, off, k), n, from, Nearest{});
+  const auto store_by = [&](const auto& draws) {
+    if (stored.format == SPLIT) split<8>(dtype, at, stride, beside_of(layer, off, k), n, from, draws);
+    else if (stored.format == PLAIN) split<0>(dtype, at, stride, {}, n, from, draws);
+    else if (dtype == I8) encode<true>(at, scales_of(layer, off, k), n, from, draws);
+    else encode<false>(at, scales_of(layer, off, k), n, from, draws);
   };
-  if (!stored.draws && stored.format == GROUPED) return grouped(Nearest{});
-  if (!stored.draws) return split<8>(dtype, at, stride, beside_of(layer, off, k), int32_t(n), from, Nearest{});
-  with_draws(draws_of(layer, off, k), n, [&](const auto& one) {
-    if (stored.format == GROUPED) grouped(one);
-    else if (stored.format == SPLIT) split<8>(dtype, at, stride, beside_of(layer, off, k), int32_t(n), from, one);
-    else store_drawn(dtype, at, stride, int32_t(n), from, one);
-  });
+  stored.draws ? store_by(draws_of(layer, off, k)) : store_by(Nearest{});
 }
 
 // State in bfloat16.
@@ -52,23 +48,26 @@ struct Bf16Rounding {
   const float* from;
   u16_at* to;
   Own own;
-  LAYERWISE_INLINE void put(int32_t i, uint32_t shared) const { to[i] = round_bf16(from[i], own.of(shared)); }
+  LAYERWISE_INLINE void put(int64_t i, uint32_t shared) const { to[i] = round_bf16(from[i], own.of(shared)); }
 };
 
 // Two states that share their random bits, of codes or of bfloat16.
 inline void store_both(const Layer& layer, const int64_t* off, int64_t n, const float* first, const float* second) {
-  const Lower own{draws_of(layer, off, S1).turn};
-  with_draws(draws_of(layer, off, S0), n, [&](const auto& draws) {
-    if (layer.dtype[S0] == BF16) {
-      const auto at = [&](Operand k) { return (u16_at*)(layer.data[k] + off[k]); };
-      return round_both(Bf16Rounding<Upper>{first, at(S0), {draws.turn}}, Bf16Rounding<Lower>{second, at(S1), own}, n, draws);
-    }
-    Codes<true, float> to(layer.data[S0] + off[S0], scales_of(layer, off, S0), first, n);
-    Codes<false, float> other(layer.data[S1] + off[S1], scales_of(layer, off, S1), second, n);
-    for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
-      round_both(to.group(k, at, Upper{draws.turn}), other.group(k, at, own), count, moved(draws, at));
+  const Draws draws = draws_of(layer, off, S0);
+  const OwnHalf<0> own{draws.turn};
+  const OwnHalf<1> others{draws_of(layer, off, S1).turn};
+  if (layer.dtype[S0] == BF16) {
+    const auto at = [&](Operand k) { return (u16_at*)(layer.data[k] + off[k]); };
+    return in_blocks(draws, 0, n, [&](int64_t from, int64_t to, const auto& one) {
+      round_all(from, to, one, Bf16Rounding<OwnHalf<0>>{first, at(S0), own}, Bf16Rounding<OwnHalf<1>>{second, at(S1), others});
     });
-    to.finish(n, draws);
-    with_draws(draws_of(layer, off, S1), n, [&](const auto& draws) { other.finish(n, draws); });
+  }
+  Codes<true, float> to(layer.data[S0] + off[S0], scales_of(layer, off, S0), first, n);
+  Codes<false, float> other(layer.data[S1] + off[S1], scales_of(layer, off, S1), second, n);
+  for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
+    in_blocks(draws, at, at + count, [&](int64_t from, int64_t end, const auto& one) {
+      round_all(from, end, one, to.group(k, own), other.group(k, others));
+    });
   });
+  to.finish(n), other.finish(n);
 }

@@ -1,6 +1,6 @@
 // Printed from layerwise/storage by `make generate`: change that, not this file.
 
-inline uint32_t mix(uint32_t x, uint32_t between) {
+constexpr uint32_t mix(uint32_t x, uint32_t between) {
   const auto y0 = (x ^ (x >> 16)) * 0x21f0aaad;
   const auto y1 = ((y0 ^ (y0 >> 15)) ^ between) * 0xd35a2d97;
   return y1 ^ (y1 >> 15);
@@ -13,7 +13,21 @@ inline Two<uint32_t, uint32_t> at_step(uint32_t first, uint32_t second, uint32_t
 }
 
 inline uint32_t hashed(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high) {
-  return mix(low ^ k0, (k1 & 0xfffffffe) ^ (high * 0x9e3779b9));
+  const auto y0 = mix((low >> 6) ^ k0, (k1 & 0xfffffffe) ^ (high * 0x9e3779b9));
+  const auto y1 = y0 * (mix(low & 63, 0) | 1);
+  return y1 ^ (y1 >> 16);
+}
+
+inline uint32_t block(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high) {
+  return mix((low >> 6) ^ k0, (k1 & 0xfffffffe) ^ (high * 0x9e3779b9));
+}
+
+inline uint32_t folded(uint32_t x) {
+  return x ^ (x >> 16);
+}
+
+constexpr uint32_t odd(uint32_t place) {
+  return mix(place, 0) | 1;
 }
 
 inline uint32_t taken(uint32_t shared, uint32_t second) {
@@ -22,6 +36,30 @@ inline uint32_t taken(uint32_t shared, uint32_t second) {
 
 inline uint32_t turn(uint32_t step) {
   return step * 0x9e3779b9;
+}
+
+inline uint32_t scale_signed(uint32_t most) {
+  return at_least(most & 0x7f800000, 0xa800000) - 0x7000000;
+}
+
+inline uint32_t scale_unsigned(uint32_t most) {
+  return at_least(most & 0x7f800000, 0x28800000) - 0x7000000;
+}
+
+inline uint32_t code_signed(float size, float scale, uint32_t added) {
+  return (bits_of(size + scale) - bits_of(scale) + added) >> 20;
+}
+
+inline uint32_t code_unsigned(float size, float scale, uint32_t added) {
+  return (bits_of(size + scale) - bits_of(scale) + added) >> 19;
+}
+
+inline float size_signed(uint32_t code, float scale) {
+  return (float_of((code << 20) + 0x3f800000) - 1.0f) * scale;
+}
+
+inline float size_unsigned(uint32_t code, float scale) {
+  return (float_of((code << 19) + 0x3f800000) - 1.0f) * scale;
 }
 
 inline uint16_t round_bf16(float x, uint32_t drawn) {

@@ -410,7 +410,7 @@ class JaxRun(Run):
         for field, tree in trees.items():
             parts = {field: tree}
             if isinstance(tree, tuple):  # groups of 8 bits
-                parts = {field: tree.codes, f"{field}_scale": tree.scale}
+                parts = {field: tree.codes, f"{field}_unit": tree.unit}
             found |= {part: np.asarray(tree[name]) for part, tree in parts.items() if tree[name] is not None}
         if held is not None and held[name] is not None:
             found["master" if held[name].dtype == np.float32 else "remainder"] = np.asarray(held[name])

@@ -91,13 +91,13 @@ def test_a_field_that_the_rule_does_not_have_is_named(api):
 
 
 STORED = {
-    "no scales": ("exp_avg_scale", lambda x: None, "exp_avg_scale"),
-    "other groups": ("exp_avg_scale", lambda x: x[:, :1], "exp_avg_scale"),
+    "no scales": ("exp_avg_unit", lambda x: None, "exp_avg_unit"),
+    "other groups": ("exp_avg_unit", lambda x: x[:, :1], "exp_avg_unit"),
     "codes of no sign": ("exp_avg", lambda x: x.astype(np.uint8), "int8"),
     "codes with a sign": ("exp_avg_sq", lambda x: x.astype(np.int8), "uint8"),
     "codes of 16 bits": ("exp_avg", lambda x: x.astype(np.int16), "exp_avg"),
-    "integers for scales": ("exp_avg_sq_scale", lambda x: x.astype(np.int8), "exp_avg_sq_scale"),
-    "scales of 16 bits": ("exp_avg_sq_scale", lambda x: x.astype(np.float16), "exp_avg_sq_scale"),
+    "integers for scales": ("exp_avg_sq_unit", lambda x: x.astype(np.int8), "exp_avg_sq_unit"),
+    "scales of 16 bits": ("exp_avg_sq_unit", lambda x: x.astype(np.float16), "exp_avg_sq_unit"),
     "a remainder of 32 bits": ("remainder", lambda x: x.astype(np.int32), "remainder"),
     "a short remainder": ("remainder", lambda x: x[:3], "remainder"),
 }

@@ -63,7 +63,7 @@ def test_large_tensors_are_stored_as_asked_and_small_ones_and_means_in_float32(a
             codes = "int8" if is_signed(case.rule, field) else "uint8"
             assert state[name][field].shape == stored
             assert state[name][field].dtype == ((codes if form == "int8" else form) if low else "float32"), field
-            scale = state[name].get(f"{field}_scale")
+            scale = state[name].get(f"{field}_unit")
             assert (None if scale is None else scale.shape) == (scales if low and form == "int8" else None), field
 
 
@@ -327,13 +327,13 @@ def test_a_state_is_put_in_the_form_that_is_asked_for_or_stays(api, form, to):
         walk(one, [3])
     wanted, found = run.state()["w"], other.state()["w"]
     assert found["exp_avg"].dtype == (to or form)
-    assert ("exp_avg_scale" in found) == ((to or form) == "int8")
+    assert ("exp_avg_unit" in found) == ((to or form) == "int8")
     if to in (None, form):
         assert all(np.array_equal(wanted[key], x) for key, x in found.items())
     np.testing.assert_allclose(other.weights()["w"], run.weights()["w"], rtol=0, atol=4e-3)
     if to == "float32":
         exact = walk(made(api, "Lamb", dtype="float32"), range(4)).state()["w"]["exp_avg_sq"]
-        assert np.linalg.norm(found["exp_avg_sq"] - exact) < 0.02 * np.linalg.norm(exact)
+        assert np.linalg.norm(found["exp_avg_sq"] - exact) < 0.05 * np.linalg.norm(exact)
 
 
 @pytest.mark.offers("change")
@@ -366,7 +366,7 @@ def test_state_may_change_its_form_between_steps(api):
         run.change(state_dtype={"exp_avg": form}, betas=(0.999, 0.999))
         state = walk(run, [2]).state()["w"]
         assert state["exp_avg"].dtype == (as_dtype(0, "bfloat16").dtype if dtype == "bfloat16" else dtype)
-        assert ("exp_avg_scale" in state) == (form == "int8")
+        assert ("exp_avg_unit" in state) == (form == "int8")
         assert state["exp_avg_sq"].dtype == np.float32
     assert np.linalg.norm(state["exp_avg"] - before) < 0.1 * np.linalg.norm(before)
 
@@ -401,18 +401,18 @@ def test_every_class_takes_the_options_of_storage(api):
 FOUR = {"state_dtype": "int4", "master_weights": "split24"}
 
 
-def _in_fours(xp, x, signed, drawn=None):
+def _in_fours(b, x, signed, drawn=None):
     """Codes of 4 bits, in proportion to the numbers of their group."""
-    rows, length = x.shape
+    xp, (rows, length) = b.xp, x.shape
     most, count = (7.0 if signed else 15.0), quantized_groups.num_groups(length)
     size = xp.concat([abs(x), xp.zeros_like(xp.broadcast_to(x[:, :1], (rows, count * 64 - length)))], 1)
     scale = xp.amax(size.reshape(rows, count, 64), 2) / most
     ratio = x / xp.where(_of_each(xp, scale, length) > 0, _of_each(xp, scale, length), 1.0)
-    return (xp.round(ratio) if drawn is None else xp.floor(ratio + drawn)), scale
+    return (xp.round(ratio) if drawn is None else xp.floor(ratio + drawn * 2.0**-24)), scale
 
 
-def _of_fours(xp, codes, scale, signed):
-    return codes * _of_each(xp, scale, codes.shape[1])
+def _of_fours(b, codes, scale, signed):
+    return codes * _of_each(b.xp, scale, codes.shape[1])
 
 
 def _of_each(xp, scale, length):
@@ -422,7 +422,7 @@ def _of_each(xp, scale, length):
 
 @pytest.mark.offers("in_place", "change")
 def test_a_new_format_is_its_mathematics_and_an_entry_in_the_list(api, monkeypatch):
-    monkeypatch.setitem(CODED, "int4", CodedFormat("int4", "_scale4", ("int8", "uint8"), _in_fours, _of_fours, (1, 1)))
+    monkeypatch.setitem(CODED, "int4", CodedFormat("int4", "_scale4", ("int8", "uint8"), _in_fours, _of_fours))
     monkeypatch.setattr(options, "DTYPES", checks.dtype("float32", "bfloat16", *CODED))
     run = walk(made(api, "Lamb", **FOUR), range(3))
     state = run.state()

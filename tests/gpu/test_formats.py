@@ -12,6 +12,7 @@ from gpu.world import DEVICE
 
 from layerwise.engines.gpu.kernels import formats
 from layerwise.engines.gpu.printed import storage
+from layerwise.numpy._arrays import BITS as NUMPY
 from layerwise.storage import bits, quantized_groups, sixteen_bits
 from layerwise.torch.arrays._library import BITS
 
@@ -115,9 +116,9 @@ def test_groups(signed, drawn):
     with np.errstate(all="ignore"):
         coding[(1,)](x, random, codes, scale, back, SIGNS=signed, DRAWN=drawn, N=N)
         # NumPy's roots are the nearest numbers; PyTorch's on a CPU need not be.
-        shares = (random[None].cpu().numpy() >> 8).astype(np.float32) * np.float32(2.0**-24) if drawn else None
-        wanted, by = quantized_groups.encode(np, x[None].cpu().numpy(), signed, shares)
-        decoded = quantized_groups.decode(np, wanted, by, signed)
+        shares = (random[None].cpu().numpy() >> 8).astype(np.float32) if drawn else None
+        wanted, by = quantized_groups.encode(NUMPY, x[None].cpu().numpy(), signed, shares)
+        decoded = quantized_groups.decode(NUMPY, wanted, by, signed)
     assert same(scale.cpu(), torch.from_numpy(by[0]))
     assert codes.tolist() == wanted[0].astype(int).tolist()
     assert same(back.cpu(), torch.from_numpy(decoded[0]))

@@ -98,7 +98,7 @@ def test_a_seed_that_is_traced_is_refused():
         ({}, lambda s: MasterState(s, None)),
         ({"master_weights": "split"}, lambda s: s.inner),
         ({"master_weights": "split"}, lambda s: s._replace(weights=jax.tree.map(jnp.float32, s.weights))),
-        ({"state_dtype": "int8"}, lambda s: s._replace(mu=s.mu._replace(scale={"w": jnp.ones(3), "b": None}))),
+        ({"state_dtype": "int8"}, lambda s: s._replace(mu=s.mu._replace(unit={"w": jnp.ones(3), "b": None}))),
         ({"state_dtype": "int8"}, lambda s: s._replace(mu=s.nu)),
     ],
     ids=["masters unasked", "no remainders", "masters for remainders", "other groups", "codes of no sign"],

@@ -9,6 +9,7 @@ import pickle
 import numpy as np
 import pytest
 from numpy_front.front import DTYPES, arrays, bits, busy, copies, everything, fronts
+from reference.former_codes import check, former_state
 
 from layerwise.errors import LayerwiseError, StateError
 from layerwise.numpy import Adafactor, Lamb, Lars
@@ -231,9 +232,22 @@ def test_weights_that_do_not_fit_a_loaded_state_are_refused_and_state_keeps_its_
 def test_codes_of_row_statistics_are_refused():
     opt = Adafactor(min_dim_size_to_factor=1)
     opt.step("w", np.ones((64, 80), np.float32), np.ones((64, 80), np.float32))
-    codes = {"w/exp_avg_sq_row": np.ones((64, 1), np.uint8), "w/exp_avg_sq_row_scale": np.ones((64, 2), np.float32)}
+    codes = {"w/exp_avg_sq_row": np.ones((64, 1), np.uint8), "w/exp_avg_sq_row_unit": np.ones((64, 2), np.float32)}
     with pytest.raises(StateError, match="'w/exp_avg_sq_row' must be floating point of shape"):
         opt.load_state_dict(opt.state_dict() | codes)
+
+
+@pytest.mark.parametrize("wanted", [None, "int8"])
+def test_codes_of_a_former_format_are_loaded_as_numbers(wanted):
+    (stored, numbers), w = former_state(), np.ones((70, 65), np.float32)
+    opt = Lamb(state_dtype=wanted)
+    opt.step("w", w, w)
+    saved = {key: x for key, x in opt.state_dict().items() if "exp_avg" not in key}
+    opt.load_state_dict(saved | {f"w/{key}": x for key, x in stored.items()})
+    check({key: opt.state_dict()[f"w/{key}"] for key in numbers}, numbers)
+    assert "w/exp_avg_scale" not in opt.state_dict()
+    opt.step("w", w, w)
+    assert opt.state_dict()["w/exp_avg"].dtype == ("float32" if wanted is None else "int8")
 
 
 # ---- copies

@@ -70,11 +70,16 @@ def key(seed, name, whose, lower):
 
 
 def random_bits(keys, step, index):
-    """Return 32 bits of the element with this index, at a step; the lower half alone, in front, if the key is odd."""
+    """Return 32 bits of the element with this index, at a step; the lower half alone, in front, if the key is odd.
+
+    They are a product of the hash of its block of 64 with an odd number for its place there, folded once.
+    """
     second, lower = keys[1] // 2 * 2, keys[1] % 2
     k0 = mixed(step % 2**32 ^ keys[0])
     k1 = mixed(k0 ^ second ^ step >> 32) // 2 * 2
-    bits = mixed(index % 2**32 ^ k0, k1 ^ (index >> 32) * 0x9E3779B9 % 2**32)
+    block = mixed(index % 2**32 // 64 ^ k0, k1 ^ (index >> 32) * 0x9E3779B9 % 2**32)
+    product = block * (mixed(index % 64) // 2 * 2 + 1) % 2**32
+    bits = product ^ product // 2**16
     return bits * 2**16 % 2**32 if lower else bits
 
 
@@ -160,51 +165,54 @@ def rows_of(rows, length):
             yield [row * length + i for i in range(start, min(start + 64, length))]
 
 
+DIGITS = {True: 3, False: 4}  # of the fraction that a code has
+LEAST_SCALE = {True: 2.0**-120, False: 2.0**-60}
+
+
+def stored_size(x, signed):
+    """Return what is stored of a number: its size or, without signs, its root, which is that of float64, rounded."""
+    return abs(x) if signed else rounded32(math.sqrt(abs(x)))
+
+
 def encoded(numbers, rows, signed, randoms=None):
-    """Return codes and scales of float32 numbers; a root of float32 is that of float64, rounded."""
-
-    def root(x):
-        one = rounded32(math.sqrt(abs(x)))
-        return one if signed else rounded32(math.sqrt(one))
-
+    """Return codes and scales of float32 numbers."""
     highest = 127 if signed else 255
     codes, scales = [highest] * len(numbers), []
     for group in rows_of(rows, len(numbers) // rows):
         finite = [i for i in group if math.isfinite(numbers[i])]
-        top = highest if len(finite) == len(group) else highest - 1
-        scale = rounded32(max((root(numbers[i]) for i in finite), default=0.0) / top)
+        top = max((stored_size(numbers[i], signed) for i in finite), default=0.0)
+        power = 2.0 ** (math.frexp(top)[1] - 1) if top >= 2.0**-126 else 0.0
+        scale = max(power * 2.0**-14, LEAST_SCALE[signed])
         for i in finite:
-            one = rounded32(root(numbers[i]) * rounded32(1 / scale)) if scale > 0 else 0.0
-            codes[i] = code(min(one, top), signed, None if randoms is None else randoms[i] // 256)
-            if not signed and root(numbers[i]) > 0:
+            size = stored_size(numbers[i], signed)
+            grown = min(rounded32(size + scale), 2.0**128)  # whose bits are those of infinity
+            codes[i] = code(grown / scale, signed, None if randoms is None else randoms[i])
+            if not signed and size > 0:
                 codes[i] = max(codes[i], 4)
         for i in group:
             codes[i] *= -1 if signed and numbers[i] < 0 else 1
-        scales.append(scale if top == highest else -scale or -1.0)
+        scales.append(scale if len(finite) == len(group) else -scale)
     return codes, scales
 
 
-def code(one, signed, random):
-    """Return a whole number beside this one; with 24 random bits the upper one by its share of the way there."""
-    if random is None:
-        return round(one)
-    low, drawn = int(one), Fraction(random, 2**24)
-    over = rounded32(one - low)
-    if signed:
-        way = rounded32(over * rounded32(over + 2.0 * low))
-        return low + (Fraction(rounded32(float(drawn * (2 * low + 1)))) < Fraction(way))
-    return low + (drawn >= Fraction(rounded32(1 - over)))
+def code(grown, signed, random):
+    """Return a code of a number from 1 on: the places of its fraction that are kept are counted from there."""
+    exponent = math.frexp(grown)[1] - 1
+    places = 23 - DIGITS[signed]  # that are not kept
+    below = int(Fraction(grown) / Fraction(2) ** (exponent - 23)) - 2**23  # the fraction, in its last places
+    added = 2 ** (places - 1) if random is None else random >> 32 - places
+    return (exponent * 2**23 + below + added) // 2**places
 
 
 def decoded(codes, scales, rows, signed):
     numbers = [0.0] * len(codes)
     for group, scale in zip(rows_of(rows, len(codes) // rows), scales, strict=True):
         for i in group:
-            root = rounded32(codes[i] * abs(scale))
-            square = rounded32(root * root)
+            exponent, digits = divmod(abs(codes[i]), 2 ** DIGITS[signed])
+            size = rounded32((2.0**exponent * (1 + digits / 2 ** DIGITS[signed]) - 1) * abs(scale))
             if scale < 0 and abs(codes[i]) == (127 if signed else 255):
-                square = math.inf
-            numbers[i] = (-square if root < 0 else square) if signed else rounded32(square * square)
+                size = math.inf
+            numbers[i] = math.copysign(size, codes[i]) if signed else rounded32(size * size)
     return numbers
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
 
+from layerwise.numpy._arrays import BITS as NUMPY
 from layerwise.storage import quantized_groups
 from layerwise.torch import Lamb, full_precision_state_dict, load_full_precision_state_dict
 
@@ -216,8 +217,8 @@ def test_others_go_on_with_the_same_numbers(ranks, tmp_path, world, layout, how,
     for key, signed in (
         (f"{NUMBERS[name]} {one}", one == "exp_avg") for name in cut for one in ("exp_avg", "exp_avg_sq")
     ):
-        codes, scale = before[key].reshape(len(before[key]), -1), before[f"{key}_scale"]
-        wanted = quantized_groups.decode(np, codes, scale, signed).reshape(loaded[key].shape)
+        codes, scale = before[key].reshape(len(before[key]), -1), before[f"{key}_unit"]
+        wanted = quantized_groups.decode(NUMPY, codes, scale, signed).reshape(loaded[key].shape)
         np.testing.assert_allclose(loaded[key], wanted, rtol=1e-6, err_msg=key)
     for name in SHAPES:
         x, y = after[f"{name} in full"], gone_on[f"{name} in full"]

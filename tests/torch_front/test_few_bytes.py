@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from reference.former_codes import check, former_state
 from torch.nn import Parameter
 from torch_front.front import bits, busy, fronts, in_slices
 from torch_front.storing import engines, give, made, same, snapshot, walk
@@ -16,6 +17,7 @@ from torch_front.storing import engines, give, made, same, snapshot, walk
 from layerwise.errors import ContradictionError, StateError
 from layerwise.torch import SGD, AdamW, Lamb, Lars, Muon
 from layerwise.torch.arrays import _library
+from layerwise.torch.checkpoints._saving import saved_state
 
 pytestmark = pytest.mark.thinned(1, 2)
 SHAPES = {"matrix": (70, 65), "like": (70, 65), "vector": (4100,), "small": (63, 65), "bias": (17,), "other": (17,)}
@@ -108,10 +110,10 @@ def test_groups_have_formats_of_their_own_and_parameters_may_rest():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("exp_avg_scale", None),
+        ("exp_avg_unit", None),
         ("remainder", torch.zeros(70, 65)),
         ("exp_avg", torch.zeros(70, 65, dtype=torch.uint8)),
-        ("exp_avg_scale", torch.ones(70, 3)),
+        ("exp_avg_unit", torch.ones(70, 3)),
     ],
     ids=str,
 )
@@ -156,7 +158,7 @@ def test_momentum_in_8_bits_takes_lr_in_or_out_by_its_scale():
     new.load_state_dict(opt.state_dict())
     ours, theirs = new.state[other["matrix"]], opt.state[params["matrix"]]
     assert torch.equal(ours["momentum_buffer"], theirs["momentum_buffer"])
-    assert torch.allclose(ours["momentum_buffer_scale"] ** 2 * 0.25, theirs["momentum_buffer_scale"] ** 2)
+    assert torch.allclose(ours["momentum_buffer_unit"] * 0.25, theirs["momentum_buffer_unit"])
 
 
 # ---- the bits of rounding
@@ -272,3 +274,17 @@ def test_slices_have_whole_groups(shapes, blocks, monkeypatch):
         found.append(snapshot(opt, params))
     for key, x in found[0].items():
         assert torch.allclose(x.double(), found[1][key].double(), rtol=1e-5, atol=1e-9), key
+
+
+@pytest.mark.parametrize("wanted", [None, "int8"])
+def test_codes_of_a_former_format_are_loaded_as_numbers(wanted):
+    params, (stored, numbers) = made(shapes={"matrix": (70, 65)}), former_state()
+    opt = Lamb(params.items(), state_dtype=wanted)
+    state = {"step": torch.tensor(3.0), **{key: torch.from_numpy(x) for key, x in stored.items()}}
+    opt.load_state_dict({**opt.state_dict(), "state": {0: saved_state(state)}})
+    [loaded] = opt.state.values()
+    assert loaded.keys() == {"step", *numbers}
+    assert {loaded[key].dtype for key in numbers} == {torch.float32}
+    check(loaded, numbers)
+    walk(opt, params, range(1))
+    assert dtypes(opt, params["matrix"])["exp_avg"] == (torch.float32 if wanted is None else torch.int8)

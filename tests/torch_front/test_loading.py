@@ -412,11 +412,11 @@ def test_a_single_number_has_no_eight_bits(dtype):
     opt = Lars(params.items())
     walk(opt, params, [0])
     state = opt.state_dict()
-    state["state"][0] |= {"momentum_buffer": torch.ones((), dtype=dtype), "momentum_buffer_scale": torch.ones(1)}
+    state["state"][0] |= {"momentum_buffer": torch.ones((), dtype=dtype), "momentum_buffer_unit": torch.ones(1)}
     for _ in range(2):
         with pytest.raises(StateError, match="momentum_buffer"):
             opt.load_state_dict(state)
-        state["state"][0].pop("momentum_buffer_scale", None)
+        state["state"][0].pop("momentum_buffer_unit", None)
 
 
 # ---- groups with different rules

@@ -213,7 +213,7 @@ def _for_torch(parts: Mapping[str, Array], held: Array, axes: Sequence[int] | No
     for part, x in parts.items():
         if isinstance(x, Grouped) and axes is None:
             coded: Any = coded_of(x.codes.dtype.name)
-            found |= {part: np.asarray(x.codes), part + coded.suffix: np.asarray(x.scale)}
+            found |= {part: np.asarray(x.codes), part + coded.suffix: np.asarray(x.unit)}
         elif x is not None:
             found[part] = np.asarray(numbers(x), np.float32)
     return permuted(found, axes)
@@ -226,7 +226,8 @@ def _read_torch(one: State, axes: Any) -> tuple[Fields, Array]:
     """
     from layerwise.torch.arrays._library import named_state
 
-    stored, found = named_state(one), {part: _on_host(x) for part, x in one.items() if part != "step"}
+    stored = named_state(named_state(one).in_present_formats())
+    found = {part: _on_host(x) for part, x in stored.arrays.items() if part != "step"}
     for part, scale in stored.coded_fields().items():
         grouped = Grouped(found[part], found.pop(scale).astype(np.float32))
         found[part] = grouped if axes is None else np.asarray(numbers(grouped))

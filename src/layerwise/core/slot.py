@@ -21,7 +21,7 @@ from layerwise.engines import Stats
 from layerwise.rules.requests import Array, T
 from layerwise.rules.states import is_signed
 from layerwise.storage import CodedFormat, Format
-from layerwise.storage.coded import CODED
+from layerwise.storage.coded import CODED, FORMER
 from layerwise.storage.formatted_arrays import FormattedArray
 from layerwise.storage.index import index_of
 from layerwise.storage.sixteen_bits import BESIDE, MASTER, REMAINDER, Companion
@@ -74,7 +74,7 @@ class ArraySpec(NamedTuple):
 
 def possible_names(fields: Sequence[str]) -> set[str]:
     """Return all names that arrays of a rule with these fields may have."""
-    beside = {field + coded.suffix for field in fields for coded in CODED.values()}
+    beside = {field + coded.suffix for field in fields for coded in (*CODED.values(), *FORMER)}
     return {*fields, *beside, MASTER, REMAINDER}
 
 
@@ -120,7 +120,7 @@ class NamedState(NamedTuple):
         """Return the format of a field's codes; None if it has numbers, or is missing."""
         if field not in self.arrays:
             return None
-        found = [one for one in CODED.values() if self.lib.dtype(self.arrays[field]) in one.dtypes]
+        found = [one for one in (*CODED.values(), *FORMER) if self.lib.dtype(self.arrays[field]) in one.dtypes]
         return next((one for one in found if field + one.suffix in self.arrays), found[0] if found else None)
 
     def option_dtype(self, field: str) -> str:
@@ -137,6 +137,10 @@ class NamedState(NamedTuple):
         """Return the fields that are stored as codes, with the names of their scales."""
         each = {field: self.scales_name(field) for field in self.arrays if field not in (MASTER, REMAINDER)}
         return {field: scales for field, scales in each.items() if scales != field and scales in self.arrays}
+
+    def is_former(self) -> bool:
+        """Return True if a field is stored as codes that are no longer written."""
+        return any(self.coded(field) in FORMER for field in self.coded_fields())
 
     def in_floating_point(self, field: str) -> Array:
         """Return a field in floating point: itself, or the numbers of its codes."""
@@ -156,6 +160,10 @@ class NamedState(NamedTuple):
             if key not in scales
         }
 
+    def in_present_formats(self) -> dict[str, Array]:
+        """Return all entries, with numbers in place of codes if some are no longer written."""
+        return self.all_in_floating_point() if self.is_former() else dict(self.arrays)
+
     def replace(self, field: str, found: Array | None) -> None:
         """Replace a field by numbers, or by nothing."""
         self.arrays.pop(self.scales_name(field), None)
@@ -165,9 +173,8 @@ class NamedState(NamedTuple):
 
     def multiply(self, field: str, by: float, inverse: bool) -> None:
         """Multiply or divide a field by a number; if it is stored as codes, the scales change."""
-        coded, key = self.coded(field), self.scales_name(field)
-        power = 1 if coded is None else coded.powers[coded.dtypes.index(self.lib.dtype(self.arrays[field]))]
-        self.arrays[key] = (truediv if inverse else mul)(self.arrays[key], by ** (1 / power))
+        key = self.scales_name(field)
+        self.arrays[key] = (truediv if inverse else mul)(self.arrays[key], by)
 
     # ---- weights
 

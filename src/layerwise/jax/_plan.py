@@ -161,7 +161,7 @@ class Plan:
         if not coded and (dtype not in LOW or not (self._alike[field] and draws)):
             return new.astype(dtype)
         key = self._key(STATE, lower=not is_signed(self.rule, field)) if draws else None
-        codes, scale = self._stored(old.codes, old.scale, key).encode(new, t)
+        codes, scale = self._stored(old.codes, old.unit, key).encode(new, t)
         return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
 
     def measured(self, stepped: Sequence[Stepped], tasks: Sequence[PieceStep]) -> dict[str, Array]:

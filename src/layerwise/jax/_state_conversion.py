@@ -42,7 +42,7 @@ def _in_form(given: Array, like: Array) -> Array:
     if not isinstance(like, Grouped):
         return _placed(numbers(given), like)
     if not isinstance(given, Grouped) or given.codes.dtype != like.codes.dtype:
-        given = Grouped(*formatted_array(like.codes, like.scale).encode(jnp.asarray(numbers(given), jnp.float32), 0))
+        given = Grouped(*formatted_array(like.codes, like.unit).encode(jnp.asarray(numbers(given), jnp.float32), 0))
     return Grouped(*map(_placed, given, like))
 
 

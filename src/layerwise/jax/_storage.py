@@ -28,11 +28,11 @@ class Grouped(NamedTuple):
 
     Attributes:
         codes: The codes of each parameter, in its shape; or plain numbers, if these are stored.
-        scale: The scale of each group of 64 numbers of a row; None for plain numbers.
+        unit: The scale of each group of 64 numbers of a row; None for plain numbers.
     """
 
     codes: Array
-    scale: Array
+    unit: Array
 
 
 class MasterState(NamedTuple):
@@ -69,7 +69,7 @@ def weights_of(p: Array, held: Array) -> Array:
 
 def numbers(x: Array) -> Array:
     """Return an array, or an array with its companion, as numbers."""
-    return formatted_array(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
+    return formatted_array(jnp.asarray(x.codes), jnp.asarray(x.unit)).read() if isinstance(x, Grouped) else x
 
 
 def formatted_array(
@@ -93,7 +93,7 @@ def check_part(what: str, found: Any, shape: Shape | None, signed: bool) -> None
     if isinstance(found, Grouped):
         codes = [one.dtype(signed) for one in CODED.values()]
         _check_stored(f"codes of {what}", found.codes, codes, shape)
-        _check_stored(f"scales of {what}", found.scale, ["float32"], scales_of(shape) if shape else None)
+        _check_stored(f"scales of {what}", found.unit, ["float32"], scales_of(shape) if shape else None)
         return
     if found is not None and not jnp.issubdtype(getattr(found, "dtype", type(found)), jnp.inexact):
         raise StateError(f"{what} must be a floating-point array, but is {shown(found)}. {WAY_OUT}")

@@ -135,6 +135,7 @@ def _slot(name: Name, entry: Mapping[str, Array], plan_of: Callable[[Name, tuple
             f"{_keys(name, missing)}. Create the optimizer with the options it was saved with."
         )
     arrays = {key: _array(f"{name}/{key}", entry[key], part) for key, part in parts.items() if key in entry}
+    arrays = NamedState(Arrays(), arrays).in_present_formats()
     return Slot(arrays, checked_number("step", entry, COUNT, f"{name}/"), plan.shape)
 
 

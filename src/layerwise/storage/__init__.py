@@ -27,8 +27,7 @@ class CodedFormat(NamedTuple):
     suffix: str  # the suffix of a field's name for its scales in checkpoints
     dtypes: tuple[str, str]  # dtypes of codes, signed and unsigned; JAX recognizes formats by them
     encode: Callable[..., tuple[Array, Array]]  # codes as floats and scales, of rows of numbers (quantized_groups.py)
-    decode: Callable[..., Array]
-    powers: tuple[int, int]  # of its scale, by which each of the two grows
+    decode: Callable[..., Array]  # numbers, which grow as their scales do
 
     def dtype(self, signed: bool) -> str:
         """Return the dtype of codes for numbers that may be negative, or for numbers that are not."""

@@ -1,19 +1,21 @@
 """Random bits for each element. They depend only on seed, parameter, field, step and index.
 
-The hash is the 32-bit finalizer found by C. Wellons' hash prospector ("lowbias32", in the version of its issue 19 with
-a measured bias of 0.107), with a second word of the key between its two multiplications, so that the streams of two
-keys are not permutations of each other:
+Blocks of 64 elements have a hash, and each of their places a fixed odd number; its product with the hash, its upper
+half added to its lower one, are the bits of an element. So an element costs one multiplication, and numbers in a block
+are as independent as those of a multiplicative generator. Hash and odd numbers are the 32-bit finalizer found by C.
+Wellons' hash prospector ("lowbias32", in the version of its issue 19 with a measured bias of 0.107), with a second word
+of the key between its two multiplications, so that the streams of two keys are not permutations of each other:
 
-    x = low(i) ^ k0;   x ^= x >> 16;   x *= 0x21f0aaad;   x ^= x >> 15
+    x = low(i)/64 ^ k0;   x ^= x >> 16;   x *= 0x21f0aaad;   x ^= x >> 15
     x = x ^ k1 ^ high(i)·0x9e3779b9;   x *= 0xd35a2d97;   x ^= x >> 15
 
 i is the row-major index of the element in the whole tensor; k0 and k1 are made of the key and the step by the same
-hash. Formats that need n bits use the upper n. State in groups uses the hash at step 0 and adds 0x9e3779b9, 2^32
+hash. Formats that need n bits use the upper n. State in groups uses the bits at step 0 and adds 0x9e3779b9, 2^32
 divided by the golden ratio, in each step: the bits of successive steps are spread evenly, so their errors in an average
 nearly cancel. Kernels get this code by `make generate`.
 
-The fields of a state share one hash, since two multiplications are what rounding costs: averages that may be negative
-have its bits as they are, the others its lower half first. Each uses little more than the 16 bits that come first.
+The fields of a state share these bits: averages that may be negative have them as they are, the others their lower half
+first. Each uses little more than the 16 bits that come first.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from layerwise.rules.requests import Array
 WORD = 0xFFFFFFFF
 FIRST, SECOND, UPPER = 0x21F0AAAD, 0xD35A2D97, 0x9E3779B9
 TURN = UPPER
+BLOCK = 64
 EVEN = 0xFFFFFFFE
 
 
@@ -77,7 +80,22 @@ def random(keys: tuple[Array, Array], low: Array, high: Array, word: OfArray = _
 
 def shared_hash(keys: tuple[Array, Array], low: Array, high: Array, word: OfArray = _word) -> Array:
     """Return what the fields of a state share of these."""
-    return hash_word(low ^ keys[0], keys[1] & EVEN ^ word(high * UPPER), word)
+    return folded(word(block(keys, low, high, word) * odd(low & BLOCK - 1, word)))
+
+
+def block(keys: tuple[Array, Array], low: Array, high: Array, word: OfArray = _word) -> Array:
+    """Return the hash of a block, given the index of any of its elements."""
+    return hash_word(low >> 6 ^ keys[0], keys[1] & EVEN ^ word(high * UPPER), word)
+
+
+def folded(x: Array) -> Array:
+    """Return a product with its upper half added to its lower one, bit by bit."""
+    return x ^ (x >> 16)
+
+
+def odd(place: Array, word: OfArray = _word) -> Array:
+    """Return the number of a place in a block, by which the block's hash is multiplied."""
+    return hash_word(place, 0, word) | 1
 
 
 def bits_of_field(shared: Array, second: Array, word: OfArray = _word) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from layerwise.storage import CodedFormat, quantized_groups
 
 CODED = {one.name: one for one in (quantized_groups.EIGHT,)}
+FORMER = (quantized_groups.ROOTS,)  # in checkpoints: read as numbers, and never written
 DTYPES = tuple(dtype for one in CODED.values() for dtype in one.dtypes)
 
 

@@ -69,7 +69,7 @@ class FormattedArray:
         if coded:
             rows, length = self._matrix()
             scale = beside.reshape(rows, quantized_groups.num_groups(length))
-            decoded = coded.decode(b.xp, found.reshape(rows, length), scale, self.dtype == coded.dtypes[0])
+            decoded = coded.decode(b, found.reshape(rows, length), scale, self.dtype == coded.dtypes[0])
             return decoded.reshape(self.shape)
         return found if beside is None else LOW[self.dtype].join(b, found, b.integers(beside), self._kept())
 
@@ -89,8 +89,8 @@ class FormattedArray:
         x, drawn = b.as_floats(x), self._random(t)
         if coded:
             rows, length = self._matrix()
-            drawn = None if drawn is None else quantized_groups.fraction(b, drawn).reshape(rows, length)
-            codes, scale = coded.encode(b.xp, x.reshape(rows, length), self.dtype == coded.dtypes[0], drawn)
+            drawn = None if drawn is None else quantized_groups.shares(b, drawn).reshape(rows, length)
+            codes, scale = coded.encode(b, x.reshape(rows, length), self.dtype == coded.dtypes[0], drawn)
             return codes.reshape(self.shape), scale.reshape(beside.shape)
         if beside is not None:
             return LOW[self.dtype].split(b, x, self._kept(), drawn if self._kept() == 8 else None)

@@ -157,7 +157,7 @@ def checked_state(plan: Plan, state: object, alike: dict[object, bool]) -> tuple
     """Return a loaded state, if it fits its parameter, and other programs' entries.
 
     Equal states of several parameters are checked once, for the first of them; `alike` holds the checked ones, and
-    whether their groups survive the cut of the parameter.
+    whether their groups can stay.
     """
     name = plan.name
     if not isinstance(state, Mapping):
@@ -170,7 +170,8 @@ def checked_state(plan: Plan, state: object, alike: dict[object, bool]) -> tuple
     own = restored(own, plan.shape)
     if (kind := _kind(plan, own)) is None or kind not in alike:
         _check_loaded(plan, own)
-        alike[kind] = not named_state(own).coded_fields() or not plan.why_not_grouped()
+        codes = named_state(own)
+        alike[kind] = not codes.coded_fields() or not (codes.is_former() or plan.why_not_grouped())
     if not alike[kind]:
         own = _ungrouped(own)
     step = as_step(name, own.pop("step"))
@@ -233,7 +234,8 @@ def _beside(plan: Plan, key: str, x: object) -> Any:
 
 
 def _ungrouped(state: State) -> State:
-    """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
+    """Return the state with numbers in place of groups, which would not survive the cut of the parameter, or whose
+    format is not written any more.
 
     If they are already cut in another way, the ranks gather them first.
     """

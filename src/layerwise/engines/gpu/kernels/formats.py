@@ -27,11 +27,9 @@ BITS = 4  # of each form
 BESIDE, KEYS = number(0), number(5)
 OFFSET, JOB_STORAGE = columns(2, 10)
 
-GROUP, SIGNED, UNSIGNED = (
-    number(n) for n in (quantized_groups.GROUP, quantized_groups.SIGNED, quantized_groups.UNSIGNED)
-)
-LOWEST = number(quantized_groups.LOWEST)
-ROUNDER = number(1.5 * 2.0**23)  # added to a smaller number and taken away, it leaves an integer: ties to even
+GROUP, LOWEST = number(quantized_groups.GROUP), number(quantized_groups.LOWEST)
+SIGNED, UNSIGNED = number(quantized_groups.SIGNED), number(quantized_groups.UNSIGNED)
+PLACE_SIGNED, PLACE_UNSIGNED = number(quantized_groups.PLACE_SIGNED), number(quantized_groups.PLACE_UNSIGNED)
 
 # ---- where things lie
 
@@ -163,13 +161,6 @@ def drawn_bits(at, e):
 
 
 @triton.jit
-def stored_root(x, SIGNS: tl.constexpr):
-    """Return the root that is stored of a magnitude."""
-    x = tl.sqrt_rn(x)
-    return x if SIGNS else tl.sqrt_rn(x)
-
-
-@triton.jit
 def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.constexpr):
     """Return the codes of whole groups, and the scale of each."""
     if not FULL:
@@ -177,34 +168,34 @@ def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.co
     x = tl.reshape(x.to(tl.float32), (mask.numel // GROUP, GROUP))
     size = tl.abs(x)
     known = size < float("inf")
-    root = stored_root(tl.where(known, size, 0.0), SIGNS)
-    most: tl.constexpr = SIGNED if SIGNS else UNSIGNED
+    size = tl.where(known, size, 0.0)
     broken = tl.max(tl.where(known, 0, 1), 1) > 0
-    top = tl.where(broken, most - 1, tl.full((), most, tl.float32))
-    scale = tl.div_rn(tl.max(root, 1), top)
-    some = scale > 0
-    inverse = tl.div_rn(tl.full((), 1.0, tl.float32), tl.where(some, scale, 1.0))
-    code = root * tl.where(some, inverse, 0.0)[:, None]
-    # The choice stands between product and sum, which would otherwise be made together and rounded once.
-    code = tl.where(code > top[:, None], top[:, None], code)
+    added = tl.full((), 0x80000000, tl.uint32)  # to nearest: by half of a code
     if DRAWN:
-        share = printed.fraction(tl.reshape(drawn, (mask.numel // GROUP, GROUP)))
-        codes = printed.drawn_signed(code, share) if SIGNS else printed.drawn_unsigned(code, share)
-    else:
-        codes = code + ROUNDER - ROUNDER
-    if not SIGNS:
-        codes = tl.where((root > 0) & (codes < LOWEST), LOWEST, codes)
-    codes = tl.where(known, codes, most)
+        added = tl.reshape(drawn, (mask.numel // GROUP, GROUP))
     if SIGNS:
+        added = added >> (32 - PLACE_SIGNED)
+        scale = common.float_of(printed.scale_signed(common.bits_of(tl.max(size, 1))))
+        codes = printed.code_signed(size, scale[:, None], added).to(tl.int32)
+        codes = tl.where(known, codes, SIGNED)
         codes = tl.where(x < 0, -codes, codes)
-    return tl.reshape(codes.to(tl.int32), mask.shape), tl.where(broken, -tl.where(some, scale, 1.0), scale)
+    else:
+        added = added >> (32 - PLACE_UNSIGNED)
+        root = tl.sqrt_rn(size)
+        scale = common.float_of(printed.scale_unsigned(common.bits_of(tl.max(root, 1))))
+        codes = printed.code_unsigned(root, scale[:, None], added).to(tl.int32)
+        codes = tl.where((root > 0) & (codes < LOWEST), LOWEST, codes)
+        codes = tl.where(known, codes, UNSIGNED)
+    return tl.reshape(codes, mask.shape), tl.where(broken, -scale, scale)
 
 
 @triton.jit
 def decode(codes, scale, SIGNS: tl.constexpr):
     wide = tl.broadcast_to(scale[:, None], (codes.numel // GROUP, GROUP))
     wide = tl.reshape(wide, codes.shape)
-    root = codes * tl.abs(wide)
+    code = tl.abs(codes.to(tl.int32))
+    by, bits = tl.abs(wide), code.to(tl.uint32)
+    size = printed.size_signed(bits, by) if SIGNS else printed.size_unsigned(bits, by)
     most: tl.constexpr = SIGNED if SIGNS else UNSIGNED
-    square = tl.where((wide < 0) & (tl.abs(codes) == most), float("inf"), root * root)
-    return tl.where(root < 0, -square, square) if SIGNS else square * square
+    size = tl.where((wide < 0) & (code == most), float("inf"), size)
+    return tl.where(codes < 0, -size, size) if SIGNS else size * size

@@ -26,16 +26,37 @@ def at_step(first, second, low, high):
 
 @triton.jit
 def random(k0, k1, low, high):
-    y0 = mix(low ^ k0, (k1 & 0xfffffffe) ^ (high * 0x9e3779b9))
-    return y0 << ((k1 & 1) * 16)
+    y0 = mix((low >> 6) ^ k0, (k1 & 0xfffffffe) ^ (high * 0x9e3779b9))
+    y1 = y0 * (mix(low & 63, 0) | 1)
+    return (y1 ^ (y1 >> 16)) << ((k1 & 1) * 16)
 
 @triton.jit
 def turn(step):
     return step * 0x9e3779b9
 
 @triton.jit
-def fraction(drawn):
-    return as_float(drawn >> 8) * 5.960464477539063e-08
+def scale_signed(most):
+    return at_least(most & 0x7f800000, 0xa800000) - 0x7000000
+
+@triton.jit
+def scale_unsigned(most):
+    return at_least(most & 0x7f800000, 0x28800000) - 0x7000000
+
+@triton.jit
+def code_signed(size, scale, added):
+    return (bits_of(size + scale) - bits_of(scale) + added) >> 20
+
+@triton.jit
+def code_unsigned(size, scale, added):
+    return (bits_of(size + scale) - bits_of(scale) + added) >> 19
+
+@triton.jit
+def size_signed(code, scale):
+    return (float_of((code << 20) + 0x3f800000) - 1.0) * scale
+
+@triton.jit
+def size_unsigned(code, scale):
+    return (float_of((code << 19) + 0x3f800000) - 1.0) * scale
 
 @triton.jit
 def round_bf16(x, drawn):
@@ -108,14 +129,3 @@ def split_f16_drawn(x, drawn, KEPT: tl.constexpr):
     y9 = float_of(bits_of(as_float(y8) * float_of(y1 << 23)) | y6)
     y10 = y5 - (y8 << KEPT)
     return tl.where(y0 <= 0x477fe000, y9, x), tl.where(y0 <= 0x477fe000, tl.where(y6 > 0, -y10, y10), 0)
-
-@triton.jit
-def drawn_signed(code, share):
-    y0 = as_float(as_int(code))
-    y1 = share * (2.0 * y0 + 1.0) < (code - y0) * (code + y0)
-    return tl.where(y1, y0 + 1.0, y0)
-
-@triton.jit
-def drawn_unsigned(code, share):
-    y0 = as_float(as_int(code))
-    return tl.where(share >= 1.0 - (code - y0), y0 + 1.0, y0)
