@@ -564,7 +564,8 @@ def test_state_in_few_bits_goes_back_as_numbers():
     assert (theirs.param_groups[0]["lr"], float(state["step"])) == (0.01, 2)
     g = [parameters([(64, 64)], torch.float32, 100 + i)[0].detach() for i in range(2)]
     wanted = 0.09 * g[0] + 0.1 * g[1]
-    assert (state["exp_avg"] - wanted).abs().max() < 0.02 * wanted.abs().max()
+    within = 1.9 / 8  # a code is up to an eighth of a number: that of the second step, and nine tenths of the first
+    assert (state["exp_avg"] - wanted).abs().max() < within * wanted.abs().max()
 
 
 def test_parameters_of_other_groups_go_by_name():
