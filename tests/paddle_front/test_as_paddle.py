@@ -404,7 +404,7 @@ def test_minimize_steps_some_and_leaves_out_others(by_name):
     ):
         with pytest.raises(ParameterError, match="is not one of this optimizer's parameters"):
             opt.minimize(loss, **some)
-    with pytest.raises(ParameterError, match="`loss` must be a tensor, after its backward.., but is of type float"):
+    with pytest.raises(ParameterError, match=r"`loss` must be a tensor, after its backward\(\), but is of type float"):
         opt.minimize(1.0)
     assert opt.apply_gradients(opt.backward(loss)) == []
 
