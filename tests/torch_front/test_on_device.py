@@ -14,7 +14,7 @@ from layerwise.engines import DeviceStepCount
 from layerwise.errors import ContradictionError
 from layerwise.torch import Lamb
 from layerwise.torch.groups import _rules
-from layerwise.torch.step import _checks, _plan, _planner, _stepper
+from layerwise.torch.step import _checks, _planner, _stepper
 
 NAN, INF = float("nan"), float("inf")
 
@@ -93,8 +93,7 @@ def test_a_tensor_in_pieces_is_counted_once(standing):
 def meta(monkeypatch):
     """Let parameters be on the meta device."""
     check = _checks.check_parameter
-    for module in (_checks, _plan):
-        monkeypatch.setattr(module, "check_parameter", lambda name, p: None if p.is_meta else check(name, p))
+    monkeypatch.setattr(_checks, "check_parameter", lambda name, p: None if p.is_meta else check(name, p))
 
     def on_meta(**options):
         dtypes = torch.float32, torch.bfloat16, torch.float16

@@ -64,7 +64,7 @@ def limits(dtype: Dtype) -> SquareLimits:
     return SquareLimits(low, high, 2.0**power, float(own.max))
 
 
-FAR = 2.0**64
+FAR, MUCH = 2.0**64, 2.0**100  # a part of a norm, where it is larger than this
 
 
 class Root(NamedTuple):
@@ -93,8 +93,7 @@ def sum_squares(x: Array, dims: Shape, entries: int | None) -> ScaledSquares | R
         columns = _in_one_pass(x, dims)
         if entries is None:
             return columns
-        columns = columns / entries
-        return _root(length(columns), length(columns / FAR / FAR), x.dtype)
+        return _root_of(columns / entries)
     dtype = real(x.dtype)
     its = limits(dtype)
     with jax.enable_x64(True):
@@ -103,13 +102,16 @@ def sum_squares(x: Array, dims: Shape, entries: int | None) -> ScaledSquares | R
             others = squares * its.factor * its.factor, squares / its.factor / its.factor
             return ScaledSquares(*(one.astype(dtype) for one in (squares, *others)))
         norm = root(INLINED, squares / entries)
-        return _root(norm, norm / FAR, dtype)
+        far = norm > MUCH
+        return Root(_select(far, norm / FAR, norm).astype(dtype), jnp.where(far, FAR, 1.0).astype(dtype))
 
 
-def _root(norm: Array, lowered: Array, dtype: Dtype) -> Root:
-    """Return a norm, or where this might not fit the dtype, the norm divided by FAR."""
-    large = lowered > 2.0**36
-    return Root(_select(large, lowered, norm).astype(dtype), jnp.where(large, FAR, 1.0).astype(dtype))
+def _root_of(columns: ScaledSquares) -> Root:
+    """Return the root of a total, or a part of it where the root might not fit the dtype."""
+    dtype, factor = columns.plain.dtype, limits(columns.plain.dtype).factor
+    far = columns.lowered > (MUCH / factor) ** 2
+    part = root(jnp, jnp.where(far, columns.lowered, 1.0)) * (factor / FAR)
+    return Root(jnp.where(far, part, length(columns)), jnp.where(far, FAR, 1.0).astype(dtype))
 
 
 def _in_one_pass(x: Array, dims: Shape) -> ScaledSquares:
