@@ -65,11 +65,28 @@ class StoragePlan:
             for field in plan.fields
         }
 
+    @cached_property
+    def _plain(self) -> set[str]:
+        """The names of arrays that are all plain, if their dtypes are wide."""
+        return {*self.plan.fields} if self.want == PLAIN else {""}
+
+    @cached_property
+    def _wide(self) -> dict[object, bool]:
+        """Whether a dtype, as the library has it, is wide: of those that were asked."""
+        return {}
+
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
         """Return True if nothing has to be converted, and all arrays are plain numbers, rounded to nearest."""
-        if self.want != PLAIN or arrays.keys() - {"step"} != {*self.plan.fields}:
+        fields, wide = arrays.keys() - {"step"}, self._wide
+        if fields != self._plain:
             return False
-        return all(self.lib.dtype(arrays[field]) in WIDE for field in self.plan.fields)
+        for field in fields:
+            x = arrays[field]
+            if x.dtype not in wide:
+                wide[x.dtype] = self.lib.dtype(x) in WIDE
+            if not wide[x.dtype]:
+                return False
+        return True
 
     # ---- creation and conversion
 
@@ -177,19 +194,26 @@ class StoragePlan:
 
     def jobs(self, plan: Plan, p: Array, arrays: Mapping[str, Array]) -> list[Job]:
         lib, stepped, found = self.lib, arrays.get(MASTER, p), []
-        here = lib.local_part(stepped) if self.plan.is_cut else stepped
+        here = lib.local_part(stepped) if self._is_cut else stepped
         own = arrays if here is stepped else {key: lib.local_part(arrays[key]) for key in plan.fields}
         index = None if self.is_plain(arrays) else cache(partial(plan.index, p))
-        is_itself = self.plan.is_single_job
         for held, keys, where in self._held:
             seen: Array = here
             state: Iterable[Any] = map(own.get, keys)
-            if not is_itself:
+            if not self._itself:
                 seen = held.view(here)
                 state = (x if x is None else held.view(x, key) for x, key in zip(state, keys, strict=True))
             storage = None if index is None else self._storage(plan, p, arrays, index, held)
             found.append(Job(plan.rule, held.piece.h, seen, plan.rule.State(*state), *where, storage))
         return found
+
+    @cached_property
+    def _is_cut(self) -> bool:
+        return self.plan.is_cut
+
+    @cached_property
+    def _itself(self) -> bool:
+        return self.plan.is_single_job
 
     @cached_property
     def _held(self) -> list[tuple[LocalPart, tuple[Any, ...], Where]]:
