@@ -249,7 +249,8 @@ void join(Dtype dtype, const char* at, int64_t stride, Beside beside, int64_t n,
     const int64_t by = in_row ? 2 : stride, by_rest = in_row ? int64_t(sizeof(Rest<KEPT>)) : beside.stride;
     int64_t i = 0;
 #ifdef __AVX2__
-    if constexpr (is_bf16 && in_row && KEPT == 8 && sizeof(T) == 4) i = join_row((const u16_at*)at, beside.at, n, to);
+    if constexpr (KEPT == 8 && sizeof(T) == 4)  // by itself, or Clang looks for functions of other types
+      if constexpr (is_bf16 && in_row) i = join_row((const u16_at*)at, beside.at, n, to);
 #endif
     for (; i < n; i++) {
       const uint16_t p = *(const u16_at*)(at + i * by);
@@ -267,8 +268,9 @@ void split(Dtype dtype, char* at, int64_t stride, Beside beside, int64_t n, cons
     char* __restrict rest = beside.at;
     in_blocks(draws, 0, n, [=](int64_t begin, int64_t end, const auto one) {
 #ifdef __AVX2__
-      if constexpr (is_bf16 && in_row && KEPT == 8 && sizeof(T) == 4 && std::is_same_v<decltype(one), const InBlock>)
-        if (end - begin == BLOCK_SIZE && split_block(from + begin, begin, one, p + 2 * begin, rest + begin)) return;
+      if constexpr (KEPT == 8 && sizeof(T) == 4)
+        if constexpr (is_bf16 && in_row && std::is_same_v<decltype(one), const InBlock>)
+          if (end - begin == BLOCK_SIZE && split_block(from + begin, begin, one, p + 2 * begin, rest + begin)) return;
 #endif
       for (int64_t i = begin; i < end; i++) {
         const auto parts = split_one<KEPT, is_bf16>(float(from[i]), drawn_by(one, i));
