@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
 from math import inf
 from operator import attrgetter
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
 
 from layerwise.core.library import arithmetic_dtype
-from layerwise.drivers import TensorRun, drive_whole
 from layerwise.drivers.scaled import ScaledSum, StepNamespace
 from layerwise.errors import EngineError
-from layerwise.layout.pieces import Piece
-from layerwise.rules.requests import Array, Now, Stepped
-
-
-class Task(NamedTuple):
-    """A variable to step, or a stack of variables."""
-
-    rule: ModuleType
-    piece: Piece
-    arrays: tuple[Array, ...]  # p, g and the fields of the state
-    now: Now
+from layerwise.rules.requests import Array
 
 
 class BackendFunctions(StepNamespace):
@@ -61,15 +48,6 @@ class BackendFunctions(StepNamespace):
     def number(self, x: Array) -> Array:
         """Return an array of one number; a Python number if it is at hand."""
         return x
-
-    def drive(self, tasks: Sequence[Task]) -> Iterable[Stepped]:
-        """Return the steps of the tasks."""
-        return (stepped for (stepped,) in drive_whole(self, [self._run(*task) for task in tasks]))
-
-    def _run(self, rule: ModuleType, piece: Piece, arrays: tuple[Array, ...], now: Now) -> TensorRun:
-        p, g, *state = arrays
-        rules = (rule.step(self, p, g, rule.State(*state), piece.h, now),)
-        return TensorRun(rules, piece.shape, piece.block_dims, alike=piece.h if piece.h.of_matrices else None)
 
     stacks = False
     """Whether operations cost more than to stack small variables."""
@@ -120,17 +98,25 @@ class OnTorch(EagerFunctions):
 
 
 class OnJax(BackendFunctions):
-    """JAX's functions, and the driver of the JAX API."""
+    """JAX's functions."""
 
-    def drive(self, tasks: Sequence[Task]) -> Iterable[Stepped]:
-        """Return the steps of the tasks, of which XLA keeps no intermediate results."""
-        jax = import_module("layerwise.jax._drive")
-        pieces = [
-            jax.PieceStep(rule, piece.h, piece.shape, piece.block_dims, arrays, now, arrays[0].dtype)
-            for rule, piece, arrays, now in tasks
-        ]
-        steps: Iterable[Stepped] = jax.drive_rules(pieces)
-        return steps
+    def squares_in_float64(self, terms: Array, dims: tuple[int, ...]) -> Array:
+        """Return the sum by its root, which is computed in float64: JAX cannot use that dtype outside if it is
+        disabled.
+        """
+        jax = import_module("jax")
+        if terms.dtype == "float64" or not hasattr(jax, "enable_x64") or jax.default_backend() == "tpu":
+            return None
+        with jax.enable_x64(True):
+            wide = terms.astype("float64")
+            root = self.sqrt(self.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide)
+            unit = self.where(root > 2.0**100, 2.0**32, 1.0)  # so that both fit the dtype
+            return ScaledSum((root / unit).astype(terms.dtype), (unit * unit).astype(terms.dtype))
+
+    def still(self, numbers: Array) -> Array:
+        """Return numbers that no loop recomputes for each element."""
+        jax = import_module("jax")
+        return jax.tree.map(lambda x: jax.lax.optimization_barrier(x) if isinstance(x, jax.Array) else x, numbers)
 
 
 class OnTensorFlow(BackendFunctions):

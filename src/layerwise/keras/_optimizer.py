@@ -16,10 +16,11 @@ from layerwise.catalog.hidden_matrices import ADAMW
 from layerwise.catalog.presets import Like, preset
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of_first_steps
 from layerwise.core.library import EPSILON, arithmetic_dtype
+from layerwise.drivers import TensorRun, drive_whole
 from layerwise.engines.rule import in_stacks
 from layerwise.errors import ContradictionError, GradientError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.keras._adamw_for_rest import OF_PRESETS, AdamWForRest
-from layerwise.keras._backends import BackendFunctions, Task, namespace
+from layerwise.keras._backends import BackendFunctions, namespace
 from layerwise.layout.blocks import Blocks
 from layerwise.layout.pieces import Piece, Shape, lay_out
 from layerwise.options import names as names_in_apis
@@ -228,7 +229,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             _check_gradient(gradient, variable)
         self._xp = xp = namespace()
         members = list(zip(grads, trainable_variables, strict=True))
-        together, apart = ([], members) if xp.alone() else self._alike(members) if xp.stacks else ([members], [])
+        together, apart = ([], members) if xp.alone() else self._alike(xp, members)
         try:
             for some in together:
                 self._step(some, learning_rate)
@@ -236,11 +237,12 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         finally:
             self._xp = None  # some numbers may be traced
 
-    def _alike(self, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
+    def _alike(self, xp: BackendFunctions, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
         """Return gradients and variables: those that step together, and the others."""
         kinds = [self._kind(v) for _, v in members]
         matrices = {kind for kind, (_, v) in zip(kinds, members, strict=True) if self._of_matrices(v)}
-        places = in_stacks(kinds, [prod(v.shape) for _, v in members], matrices)
+        stacks = kinds if xp.stacks else [kind if kind in matrices else None for kind in kinds]
+        places = in_stacks(stacks, [prod(v.shape) for _, v in members], matrices)
         some = [[members[i] for i in each] for each in places]
         return [one for one in some if len(one) > 1], [one for alone in some if len(alone) == 1 for one in alone]
 
@@ -258,30 +260,31 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     def _step(self, members: Sequence[Member], learning_rate: object) -> None:
         """Step variables that are alike: matrices side by side; others stacked, as one of so many blocks."""
         xp = self._xp or namespace()
-        apart = not xp.stacks or self._of_matrices(members[0][1])
-        stacks = [[one] for one in members] if apart else [members]
-        tasks, places = zip(*(self._task(xp, stack, learning_rate) for stack in stacks), strict=True)
-        for task, of_task, stepped in zip(tasks, places, xp.drive(tasks), strict=True):
-            p = apply_moves(xp, task.arrays[0], stepped.moves)
-            for targets, new in zip(of_task, (p, *stepped.state), strict=True):
+        stacks = [[one] for one in members] if self._of_matrices(members[0][1]) else [members]
+        begun = [self._begun(xp, stack, learning_rate) for stack in stacks]
+        for (_, p, places), (stepped,) in zip(begun, drive_whole(xp, [run for run, _, _ in begun]), strict=True):
+            for targets, new in zip(places, (apply_moves(xp, p, stepped.moves), *stepped.state), strict=True):
                 if targets[0] is not None:
                     each = [new] if len(targets) == 1 else ops.unstack(new, len(targets))
                     for target, own in zip(targets, each, strict=True):
                         self.assign(target, ops.cast(own, target.dtype))
 
-    def _task(
+    def _begun(
         self, xp: BackendFunctions, stack: Sequence[Member], learning_rate: object
-    ) -> tuple[Task, list[Sequence[keras.Variable]]]:
-        """Return the step of a variable, or of a stack; and where it and its state are."""
-        indices, n = [self._get_variable_index(v) for _, v in stack], len(stack)
-        i, variable, dtype = indices[0], stack[0][1], _computing(stack[0][1])
+    ) -> tuple[TensorRun, Array, list[Sequence[keras.Variable]]]:
+        """Return the run of a variable, or of a stack; the variable, and where it and its state are."""
+        places, n = [self._get_variable_index(v) for _, v in stack], len(stack)
+        i, variable, dtype = places[0], stack[0][1], _computing(stack[0][1])
+        rule = self._rule_of(self._is_rest[i])
         piece = self._pieces[i] if n == 1 else self._piece(variable, self._is_rest[i], n)
-        kept = list(zip(*(self._kept[i] for i in indices), strict=True))
+        kept = list(zip(*(self._kept[i] for i in places), strict=True))
         variables, grads = [v for _, v in stack], [xp.dense(g) for g, _ in stack]
         each = ([None if one is None else ops.cast(one, dtype) for one in x] for x in (variables, grads, *kept))
-        arrays = tuple(x[0] if n == 1 or x[0] is None else ops.stack(x) for x in each)
+        p, g, *state = (x[0] if n == 1 or x[0] is None else ops.stack(x) for x in each)
         now = self._now(xp, i, dtype, learning_rate, self._use_weight_decay(variable))
-        return Task(self._rule_of(self._is_rest[i]), piece, arrays, now), [variables, *kept]
+        rules = (rule.step(xp, p, g, rule.State(*state), piece.h, now),)
+        alike = piece.h if piece.h.of_matrices else None
+        return TensorRun(rules, piece.shape, piece.block_dims, alike=alike), p, [variables, *kept]
 
     def _now(self, xp: BackendFunctions, i: int, dtype: str, learning_rate: object, decays: bool) -> Now:
         is_rest, h = self._is_rest[i], self._pieces[i].h
